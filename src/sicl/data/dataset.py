@@ -1,0 +1,159 @@
+"""A data set: uint8 images read by position, labels, and where they came from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sicl.data.images import Images, Positions, Uint8Images, View
+from sicl.errors import DataError, OptionError
+
+if TYPE_CHECKING:
+    import torch
+
+    from sicl.types import SourceData
+
+CLEAN = "clean"
+"""The name of the domain without corruption."""
+
+
+class CorruptedImages(Protocol):
+    """Corrupted images already on disk, by (corruption, severity, index in the published test set)."""
+
+    def read(self, corruption: str, severity: int, indices: Positions) -> Uint8Images:
+        """Read some images of one corruption and severity."""
+        ...
+
+    def describe(self) -> dict[str, object]:
+        """Say where they are, for the provenance."""
+        ...
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Labelled images that corruption and order make a stream of.
+
+    Args:
+        name: "cifar10", "demo", ...
+        images: the clean images, N x H x W x 3 uint8, in memory, mapped from disk or decoded when read.
+        labels: int64, N.
+        classes: the class names in label order, or None.
+        indices: int64, N: each image's index in the published split; it seeds that image's corruption, so a
+            subset is corrupted as the whole would be.
+        provenance: where the data came from; JSON-able, part of every result.
+        corrupted: published or previously made corrupted images; None makes them from the clean ones.
+    """
+
+    name: str
+    images: Images
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...] | None = None
+    indices: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    provenance: Mapping[str, object] = field(default_factory=dict)
+    corrupted: CorruptedImages | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.indices) == 0:
+            object.__setattr__(self, "indices", np.arange(len(self.labels), dtype=np.int64))
+        if self.images.shape[0] != len(self.labels) or len(self.indices) != len(self.labels):
+            raise DataError(
+                f"`{self.name}` has {self.images.shape[0]} images but {len(self.labels)} labels; "
+                "one of the two files is not the right one."
+            )
+        check_labels(self.labels, self.n_classes, self.name)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def n_classes(self) -> int:
+        """How many classes there are (the largest label + 1 where they have no names)."""
+        return len(self.classes) if self.classes else int(self.labels.max(initial=0)) + 1
+
+    @property
+    def size(self) -> int:
+        """Pixels a side."""
+        return int(self.images.shape[1])
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash of the content (not of the place): equal for equal data, part of cache keys."""
+        content = {key: value for key, value in self.provenance.items() if key not in ("path", "layout")}
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode())
+        digest.update(np.ascontiguousarray(self.labels).tobytes())
+        digest.update(np.ascontiguousarray(self.indices).tobytes())
+        return digest.hexdigest()[:16]
+
+    def subset(self, positions: NDArray[np.integer]) -> Dataset:
+        """Return the data set of some positions, in that order, without copying images."""
+        chosen = np.asarray(positions, np.int64)
+        return replace(
+            self, images=View(self.images, chosen), labels=self.labels[chosen], indices=self.indices[chosen]
+        )
+
+    def read(
+        self, positions: Positions, corruption: str = CLEAN, *, severity: int = 5, seed: int = 0
+    ) -> Uint8Images:
+        """Read images, clean or corrupted: from the published files where there are any, else made now."""
+        if corruption == CLEAN:
+            return np.asarray(self.images[positions])
+        if self.corrupted is not None:
+            return self.corrupted.read(corruption, severity, self.indices[positions])
+        from sicl.corruptions import corrupt
+
+        made: Uint8Images = corrupt(
+            np.asarray(self.images[positions]),
+            corruption,
+            severity=severity,
+            seed=seed,
+            indices=self.indices[positions],
+        )
+        return made
+
+
+def check_labels(labels: NDArray[np.int64], n_classes: int, where: str) -> None:
+    """Raise `DataError` unless every label is a class."""
+    wrong = np.flatnonzero((labels < 0) | (labels >= n_classes))
+    if len(wrong):
+        raise DataError(
+            f"`{where}` has label {labels[wrong[0]]} at position {wrong[0]}, outside 0..{n_classes - 1}; "
+            "the label file belongs to another data set or is damaged."
+        )
+
+
+def split_positions(count: int, split: str) -> Positions:
+    """Return the training positions (i % 10 != 9) or the held-out source validation ones (i % 10 == 9)."""
+    every = np.arange(count, dtype=np.int64)
+    if split == "train":
+        return np.flatnonzero(every % 10 != 9).astype(np.int64)
+    if split == "val":
+        return np.flatnonzero(every % 10 == 9).astype(np.int64)
+    raise OptionError(f"`split` must be train, val or test; got {split!r}.")
+
+
+def source_data(
+    dataset: Dataset, *, n: int | None = None, device: torch.device | str = "cpu", seed: int = 0
+) -> SourceData:
+    """Return labelled source data as tensors, for the methods and calibrators that need some.
+
+    Args:
+        dataset: usually `load_dataset(name, split="val")`.
+        n: how many images, drawn without replacement; None takes all.
+        device: where the tensors go.
+        seed: of the draw.
+    """
+    import torch
+
+    from sicl.types import SourceData
+
+    order = np.random.default_rng(seed).permutation(len(dataset)).astype(np.int64)
+    chosen = np.sort(order[:n])
+    pixels = torch.from_numpy(np.ascontiguousarray(dataset.images[chosen])).to(device)
+    images = pixels.permute(0, 3, 1, 2).contiguous().float().div_(255)
+    return SourceData(images, torch.from_numpy(dataset.labels[chosen]).to(device))

@@ -1,0 +1,135 @@
+"""Load a data set by name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sicl.data.cifar import CIFARS, load_cifar
+from sicl.data.corrupted import ArrayFolder, made_severities, read_c_labels
+from sicl.data.dataset import Dataset, check_labels
+from sicl.data.digits import load_mnist, load_svhn
+from sicl.data.embedded import load_demo
+from sicl.data.folders import load_folder, load_imagenet, load_imagenet_c
+from sicl.data.images import Absent, Images, Noise
+from sicl.data.roots import candidates, data_root
+from sicl.errors import DataError, OptionError, nearest, require_choice
+
+DATASETS = {
+    "demo": "1,500 + 400 CIFAR-10 test images inside the package",
+    "cifar10": "CIFAR-10: python batches, class folders, npz or sheets",
+    "cifar100": "CIFAR-100: python batches, class folders, npz or sheets",
+    "cifar10-c": "CIFAR-10-C: published or made .npy files, else made from CIFAR-10 while streaming",
+    "cifar100-c": "CIFAR-100-C: published or made .npy files, else made from CIFAR-100 while streaming",
+    "imagenet": "ImageNet validation folders; imagenet:5k and imagenet:1k are subsets",
+    "imagenet-c": "ImageNet-C folders, else made from ImageNet while streaming; imagenet-c:5k, imagenet-c:1k",
+    "mnist": "MNIST digits (out-of-distribution samples)",
+    "svhn": "SVHN digits (out-of-distribution samples)",
+    "noise": "uniform noise (out-of-distribution samples)",
+    "folder:PATH": "any folder of images",
+}
+"""The known names, and what they are."""
+
+C_FOLDERS = {"cifar10": ("CIFAR-10-C", "cifar10-c"), "cifar100": ("CIFAR-100-C", "cifar100-c")}
+N_NOISE = 10_000
+
+
+def load_dataset(name: str, root: str | os.PathLike[str] | None = None, split: str = "test") -> Dataset:
+    """Load a data set.
+
+    Args:
+        name: one of `DATASETS`; ImageNet's take a protocol after a colon: "imagenet-c:5k".
+        root: the folder with the data; None means SICL_DATA or ~/.cache/sicl.
+        split: "test", or of the training images "train" (i % 10 != 9) and "val" (i % 10 == 9), the source
+            validation data: both disjoint from each other and from "test".
+
+    Raises:
+        OptionError: unknown name or split.
+        DataError: the data are missing or damaged; the message names the file.
+    """
+    require_choice(("test", "train", "val"), split=split)
+    folder = data_root(root)
+    base, _, option = name.partition(":")
+    if base == "folder" and option:
+        return load_folder(Path(option).expanduser())
+    if base in ("imagenet", "imagenet-c"):
+        protocol = option or "50k"
+        if base == "imagenet" or split != "test":
+            return load_imagenet(folder, split, protocol)
+        return load_imagenet_c(folder, protocol)
+    if option or name not in DATASETS:
+        raise OptionError(
+            f"unknown data set {name!r}; known: {', '.join(DATASETS)}.{nearest(name, DATASETS)}"
+        )
+    return _load_plain(name, folder, split)
+
+
+def _load_plain(name: str, root: Path, split: str) -> Dataset:
+    if name == "demo":
+        return load_demo(split)
+    if name == "noise":
+        provenance: dict[str, object] = {"dataset": "noise", "count": N_NOISE, "checksum": "philox:0"}
+        return Dataset(
+            "noise", Noise(N_NOISE, 32), np.zeros(N_NOISE, np.int64), ("noise",), provenance=provenance
+        )
+    if name in ("mnist", "svhn"):
+        return load_mnist(root, split) if name == "mnist" else load_svhn(root, split)
+    if name in CIFARS:
+        return load_cifar(name, root, split)
+    return _load_cifar_c(name.removesuffix("-c"), root, split)
+
+
+def _load_cifar_c(clean_name: str, root: Path, split: str) -> Dataset:
+    """Load published or made arrays; without them, the clean test set, corrupted while streaming."""
+    if split != "test":
+        return load_cifar(clean_name, root, split)
+    name = f"{clean_name}-c"
+    folder = find_arrays(clean_name, root)
+    if folder is None:
+        clean = load_cifar(clean_name, root, "test")
+        return replace(clean, name=name, provenance={**clean.provenance, "corrupted": "made while streaming"})
+    labels = read_c_labels(folder)
+    check_labels(labels, CIFARS[clean_name].n_classes, str(folder / "labels.npy"))
+    source = ArrayFolder(folder, len(labels), severities=made_severities(folder))
+    images, classes = _clean_or_absent(clean_name, root, labels)
+    provenance = {
+        "dataset": name,
+        "split": "test",
+        "path": str(folder),
+        "count": len(labels),
+        **source.describe(),
+        "checksum": _stamp(folder),
+    }
+    return Dataset(name, images, labels, classes, provenance=provenance, corrupted=source)
+
+
+def find_arrays(clean_name: str, root: Path) -> Path | None:
+    """Return the folder with a -C data set's `labels.npy`, if there is one."""
+    found = (folder for folder in candidates(root, C_FOLDERS[clean_name]) if any(folder.glob("*.npy")))
+    return next(found, None)
+
+
+def _clean_or_absent(
+    clean_name: str, root: Path, labels: NDArray[np.int64]
+) -> tuple[Images, tuple[str, ...] | None]:
+    try:
+        clean = load_cifar(clean_name, root, "test")
+    except DataError as error:
+        return Absent((len(labels), 32, 32, 3), str(error)), CIFARS[clean_name].classes
+    if not np.array_equal(clean.labels, labels):
+        raise DataError(
+            f"the labels of {clean_name}-c and of {clean_name} under `{root}` differ: one of them is mislabelled or "
+            "made from other images; run `sicl data check`."
+        )
+    return clean.images, clean.classes
+
+
+def _stamp(folder: Path) -> str:
+    """Name the arrays by size and time: reading gigabytes to hash them would cost more than the stream."""
+    stats = sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in folder.glob("*.npy"))
+    return f"files:{hashlib.sha256(str(stats).encode()).hexdigest()[:16]}"
