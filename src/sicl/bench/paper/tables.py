@@ -101,8 +101,8 @@ def paper_wins(calibrator: str = "sicl") -> tuple[int, int]:
     values = _values("main")
     settings = {key[:4] for key in values if key[4] in CALIBRATORS}
     wins = 0
-    for setting in settings:
-        row = {name: values[(*setting, name, None)] for name in CALIBRATORS}
+    for stream, dataset, model, method in settings:
+        row = {name: values[stream, dataset, model, method, name, None] for name in CALIBRATORS}
         wins += row[calibrator] == min(row.values())
     return wins, len(settings)
 
@@ -116,7 +116,8 @@ def _raw() -> dict[str, dict[str, list[Any]]]:
 
 @cache
 def _values(table: Table) -> dict[Key, float]:
-    raw, values = _raw()[table], {}
+    raw = _raw()[table]
+    values: dict[Key, float] = {}
     for row in raw["rows"]:
         if table == "main":
             stream, dataset, calibrator, numbers, _ = row
