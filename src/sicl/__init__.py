@@ -1,3 +1,52 @@
-"""Trustworthy confidence for classifiers that adapt while they are used."""
+"""Trustworthy confidence for classifiers that adapt while they are used.
+
+```python
+adapted = sicl.Tent().attach(model)
+trusted = sicl.SICL().attach(adapted)
+out = trusted(images)          # out.labels, out.confidence
+```
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from sicl.adapt import BatchNorm as BatchNorm
+    from sicl.adapt import Source as Source
+    from sicl.adapt import Tent as Tent
+    from sicl.calibrate import SICL as SICL
+    from sicl.calibrate import Panel as Panel
+    from sicl.calibrate import Softmax as Softmax
+    from sicl.errors import SiclError as SiclError
+    from sicl.models.zoo import load_model as load_model
+    from sicl.types import Batch as Batch
+    from sicl.types import Prediction as Prediction
+    from sicl.types import SourceData as SourceData
+
+# Imported on first use: `sicl --help` and plan checks should not wait for torch.
+_ROOMS = {
+    "sicl.adapt": ("BatchNorm", "Source", "Tent"),
+    "sicl.calibrate": ("SICL", "Panel", "Softmax"),
+    "sicl.errors": ("SiclError",),
+    "sicl.models.zoo": ("load_model",),
+    "sicl.types": ("Batch", "Prediction", "SourceData"),
+}
+_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+
+__all__ = [*sorted(_HOME), "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'sicl' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -45,7 +45,9 @@ def require_choice(choices: Iterable[str], **values: str) -> None:
     known = list(choices)
     for name, value in values.items():
         if value not in known:
-            raise OptionError(f"`{name}` must be one of {', '.join(known)}; got {value!r}.{nearest(value, known)}")
+            raise OptionError(
+                f"`{name}` must be one of {', '.join(known)}; got {value!r}.{nearest(value, known)}"
+            )
 
 
 def nearest(value: object, known: Iterable[str]) -> str:

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Networks: where to cut them, how they normalise, and where to get them."""

@@ -1,0 +1,43 @@
+"""Remember the last rows seen: what a small batch cannot tell by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Recent:
+    """The last `capacity` rows added, oldest first (a batch larger than that is kept whole).
+
+    Args:
+        capacity: how many rows to keep.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._rows: Tensor | None = None
+
+    def add(self, rows: Tensor) -> None:
+        """Append rows, dropping the oldest beyond the capacity."""
+        kept = rows if self._rows is None else torch.cat([self._rows, rows])
+        self._rows = kept[-max(self.capacity, len(rows)) :].detach()
+
+    def values(self) -> Tensor:
+        """Return the rows; at least one batch must have been added."""
+        if self._rows is None:
+            raise RuntimeError("nothing has been added yet")
+        return self._rows
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._rows = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rows."""
+        return {"rows": self._rows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over rows that `state_dict` gave."""
+        self._rows = state["rows"]
