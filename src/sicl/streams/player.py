@@ -1,0 +1,148 @@
+"""Play a plan: read bytes a few batches ahead, hand out float batches on the device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from sicl.data.dataset import CLEAN, Dataset
+from sicl.data.images import Images, Noise, Positions, Resized, Uint8Images
+from sicl.data.load import load_dataset
+from sicl.errors import InputError
+from sicl.streams.base import Ordered, Stream
+from sicl.streams.cache import ImageCache, as_cache, domain_key
+from sicl.streams.plan import OOD_PREFIX, Plan
+from sicl.types import OOD_LABEL, Batch
+
+CHUNK_BYTES = 16 * 2**20
+CHUNK_BATCHES = 16
+
+
+@dataclass
+class OpenStream:
+    """A stream bound to data and device; iterate it as often as you like, each time from the start."""
+
+    plan: Plan
+    dataset: Dataset
+    settings: Ordered
+    device: torch.device
+    ood: Images | None = None
+    cache: ImageCache | None = None
+    prefetch: bool = True
+    _labels: torch.Tensor = field(init=False, repr=False)
+    _keys: dict[int, tuple[str, Positions]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        labels = np.full(len(self.plan), OOD_LABEL, np.int64)
+        known = ~self.plan.is_ood()
+        labels[known] = self.dataset.labels[self.plan.positions[known]]
+        self._labels = torch.from_numpy(labels)
+
+    def __len__(self) -> int:
+        """The number of batches."""
+        return -(-len(self.plan) // self.settings.batch_size)
+
+    @property
+    def n_samples(self) -> int:
+        """The number of samples."""
+        return len(self.plan)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches in order."""
+        for start, pixels in self._chunks():
+            for offset in range(0, len(pixels), self.settings.batch_size):
+                yield self._batch(start + offset, pixels[offset : offset + self.settings.batch_size])
+
+    def _batch(self, start: int, pixels: Uint8Images) -> Batch:
+        end = start + len(pixels)
+        images = torch.from_numpy(pixels).to(self.device).permute(0, 3, 1, 2).contiguous().float().div_(255)
+        domains = tuple(self.plan.domains[i] for i in self.plan.domain_ids[start:end])
+        return Batch(images, self._labels[start:end].to(self.device), domains)
+
+    def _chunks(self) -> Iterator[tuple[int, Uint8Images]]:
+        per_batch = self.settings.batch_size * int(np.prod(self.dataset.images.shape[1:]))
+        step = self.settings.batch_size * max(1, min(CHUNK_BATCHES, CHUNK_BYTES // per_batch))
+        starts = range(0, len(self.plan), step)
+        if not self.prefetch:
+            yield from ((start, self._read(start, start + step)) for start in starts)
+            return
+        # One chunk ahead: memory holds two, and an abandoned stream waits for one at most.
+        with ThreadPoolExecutor(1, "sicl-stream") as reader:
+            pending = reader.submit(self._read, 0, step)
+            for start in starts:
+                pixels = pending.result()
+                pending = reader.submit(self._read, start + step, start + 2 * step)
+                yield start, pixels
+
+    def _read(self, start: int, end: int) -> Uint8Images:
+        """Read the samples of [start, end), one vectorised call for each domain among them."""
+        positions, ids = self.plan.positions[start:end], self.plan.domain_ids[start:end]
+        pixels = np.empty((len(positions), *self.dataset.images.shape[1:]), np.uint8)
+        for domain in np.unique(ids):
+            here = ids == domain
+            pixels[here] = self._read_domain(int(domain), positions[here])
+        return pixels
+
+    def _read_domain(self, domain: int, positions: Positions) -> Uint8Images:
+        name = self.plan.domains[domain]
+        if name.startswith(OOD_PREFIX):
+            assert self.ood is not None
+            return self.ood[positions % self.ood.shape[0]]
+        if name != CLEAN and self.dataset.corrupted is None and self.cache is not None:
+            return self._read_cached(self.cache, domain, positions)
+        return self._make(name, positions)
+
+    def _read_cached(self, cache: ImageCache, domain: int, positions: Positions) -> Uint8Images:
+        name = self.plan.domains[domain]
+        if domain not in self._keys:
+            wanted = np.unique(self.plan.positions[self.plan.domain_ids == domain])
+            severity, seed = self.settings.severity, self.settings.corruption_seed
+            self._keys[domain] = domain_key(self.dataset, name, severity, seed, wanted), wanted
+        key, wanted = self._keys[domain]
+        shape = (len(wanted), *self.dataset.images.shape[1:])
+        step = max(1, CHUNK_BYTES // int(np.prod(shape[1:])))
+        kept = cache.get(key, shape, lambda: (self._make(name, part) for part in _split(wanted, step)))
+        return kept[np.searchsorted(wanted, positions)]
+
+    def _make(self, name: str, positions: Positions) -> Uint8Images:
+        return self.dataset.read(
+            positions, name, severity=self.settings.severity, seed=self.settings.corruption_seed
+        )
+
+
+def _split(positions: Positions, step: int) -> Iterator[Positions]:
+    return (positions[start : start + step] for start in range(0, len(positions), step))
+
+
+def open_stream(
+    stream: Stream,
+    dataset: Dataset,
+    *,
+    device: torch.device | str,
+    cache: ImageCache | str | os.PathLike[str] | None,
+    ood: Dataset | None,
+    root: str | os.PathLike[str] | None,
+    prefetch: bool,
+) -> OpenStream:
+    """Bind a stream to data and device; see `Stream.open`."""
+    if len(dataset) == 0:
+        raise InputError(f"`dataset` has no images ({dataset.name}); a stream needs at least one.")
+    other: Images | None = None
+    if stream.ood_name is not None:
+        found = ood if ood is not None else load_dataset(stream.ood_name, root)
+        other = fit(found.images, dataset.size)
+    plan, keeper = stream.plan(dataset), as_cache(cache)
+    # A stream that does not fit would push out its own domains and make them again and again.
+    if keeper is not None and len(plan) * int(np.prod(dataset.images.shape[1:])) > keeper.max_bytes:
+        keeper = None
+    return OpenStream(plan, dataset, stream.settings, torch.device(device), other, keeper, prefetch)
+
+
+def fit(images: Images, size: int) -> Images:
+    """Return images at `size` pixels a side: noise is drawn at that size, others are resized when read."""
+    return replace(images, size=size) if isinstance(images, Noise) else Resized(images, size)
