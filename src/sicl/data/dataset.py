@@ -98,23 +98,30 @@ class Dataset:
         )
 
     def read(
-        self, positions: Positions, corruption: str = CLEAN, *, severity: int = 5, seed: int = 0
+        self,
+        positions: Positions,
+        corruption: str = CLEAN,
+        *,
+        severity: int = 5,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
     ) -> Uint8Images:
-        """Read images, clean or corrupted: from the published files where there are any, else made now."""
+        """Read images, clean or corrupted: from the published files where there are any, else made now.
+
+        `device` is where corruptions are computed; it does not change them.
+        """
         if corruption == CLEAN:
             return np.asarray(self.images[positions])
         if self.corrupted is not None:
             return self.corrupted.read(corruption, severity, self.indices[positions])
+        import torch
+
         from sicl.corruptions import corrupt
 
-        made: Uint8Images = corrupt(
-            np.asarray(self.images[positions]),
-            corruption,
-            severity=severity,
-            seed=seed,
-            indices=self.indices[positions],
-        )
-        return made
+        clean = torch.from_numpy(np.require(self.images[positions], requirements=["C", "W"])).to(device)
+        made = corrupt(clean, corruption, severity=severity, seed=seed, indices=self.indices[positions])
+        pixels: Uint8Images = made.cpu().numpy()
+        return pixels
 
 
 def check_labels(labels: NDArray[np.int64], n_classes: int, where: str) -> None:

@@ -110,9 +110,8 @@ class OpenStream:
         return kept[np.searchsorted(wanted, positions)]
 
     def _make(self, name: str, positions: Positions) -> Uint8Images:
-        return self.dataset.read(
-            positions, name, severity=self.settings.severity, seed=self.settings.corruption_seed
-        )
+        severity, seed = self.settings.severity, self.settings.corruption_seed
+        return self.dataset.read(positions, name, severity=severity, seed=seed, device=self.device)
 
 
 def _split(positions: Positions, step: int) -> Iterator[Positions]:

@@ -1,0 +1,109 @@
+"""The official archives: where they are, how large, and their checksums as their publishers list them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_ZENODO = "https://zenodo.org/records"
+_KRIZ = "https://www.cs.toronto.edu/~kriz"
+_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
+_SVHN = "http://ufldl.stanford.edu/housenumbers"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """One file to download.
+
+    Args:
+        url: where it is published.
+        md5: as its publisher lists it.
+        n_bytes: its size, where known.
+        folder: the folder under the data root that it is unpacked or put into ("" for the root itself).
+        creates: a path under the data root that exists once it is unpacked.
+        unpack: False for a file that is kept as it is.
+    """
+
+    url: str
+    md5: str
+    folder: str
+    creates: str
+    n_bytes: int | None = None
+    unpack: bool = True
+
+    @property
+    def filename(self) -> str:
+        """The last part of the address."""
+        return self.url.rsplit("/", 1)[1].partition("?")[0]
+
+
+def _imagenet_c(part: str, md5: str, n_bytes: int | None, creates: str) -> Archive:
+    url = f"{_ZENODO}/2235448/files/{part}.tar?download=1"
+    return Archive(url, md5, "ImageNet-C", f"ImageNet-C/{creates}", n_bytes)
+
+
+def _mnist(name: str, md5: str) -> Archive:
+    return Archive(f"{_MNIST}/{name}.gz", md5, "mnist", f"mnist/{name}.gz", unpack=False)
+
+
+ARCHIVES: dict[str, dict[str, Archive]] = {
+    "cifar10": {
+        "all": Archive(
+            f"{_KRIZ}/cifar-10-python.tar.gz",
+            "c58f30108f718f92721af3b95e74349a",
+            "",
+            "cifar-10-batches-py",
+            170_498_071,
+        )
+    },
+    "cifar100": {
+        "all": Archive(
+            f"{_KRIZ}/cifar-100-python.tar.gz",
+            "eb9058c3a382ffc7106e4002c42a8d85",
+            "",
+            "cifar-100-python",
+            169_001_437,
+        )
+    },
+    "cifar10-c": {
+        "all": Archive(
+            f"{_ZENODO}/2535967/files/CIFAR-10-C.tar?download=1",
+            "56bf5dcef84df0e2308c6dcbcbbd8499",
+            "",
+            "CIFAR-10-C",
+            2_918_471_680,
+        )
+    },
+    "cifar100-c": {
+        "all": Archive(
+            f"{_ZENODO}/3555552/files/CIFAR-100-C.tar?download=1",
+            "11f0ed0f1191edbf9fa23466ae6021d3",
+            "",
+            "CIFAR-100-C",
+            2_918_473_216,
+        )
+    },
+    "imagenet-c": {
+        "noise": _imagenet_c("noise", "e80562d7f6c3f8834afb1ecf27252745", None, "gaussian_noise"),
+        "blur": _imagenet_c("blur", "2d8e81fdd8e07fef67b9334fa635e45c", 7_112_704_951, "defocus_blur"),
+        "weather": _imagenet_c("weather", "33ffea4db4d93fe4a428c40a6ce0c25d", 12_797_438_995, "snow"),
+        "digital": _imagenet_c("digital", "89157860d7b10d5797849337ca2e5c03", 7_757_510_705, "contrast"),
+        "extra": _imagenet_c("extra", "d492dfba5fc162d8ec2c3cd8ee672984", 15_789_490_144, "saturate"),
+    },
+    "mnist": {
+        "test-images": _mnist("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3"),
+        "test-labels": _mnist("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c"),
+        "train-images": _mnist("train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        "train-labels": _mnist("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432"),
+    },
+    "svhn": {
+        "test": Archive(
+            f"{_SVHN}/test_32x32.mat",
+            "eb5a983be6a315427106f1b164d9cef3",
+            "svhn",
+            "svhn/test_32x32.mat",
+            64_275_384,
+            unpack=False,
+        )
+    },
+}
+"""The archives of each data set, by part."""

@@ -1,0 +1,133 @@
+"""Download a file with resume and checksum; a broken connection costs the missing bytes only."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from sicl.errors import DataError
+
+Progress: TypeAlias = Callable[[int, int | None], None]
+"""Called with the bytes done and, where known, the bytes in all."""
+
+_BLOCK = 1 << 18
+
+
+def download(
+    url: str,
+    path: Path,
+    *,
+    md5: str,
+    progress: Progress | None = None,
+    retries: int = 8,
+    wait: float = 1.0,
+    timeout: float = 60.0,
+) -> Path:
+    """Fetch `url` to `path`, going on from `path` + ".part" if an earlier run left one.
+
+    The file appears under its name only when its checksum is right. A try that brought bytes does not count as a
+    failed one; `retries` tries in a row without any end the download, and the part stays for the next run.
+
+    Raises:
+        DataError: the server refuses, the connection keeps failing, or the content is not what was published.
+    """
+    part = path.with_name(path.name + ".part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    failures = 0
+    while True:
+        before = part.stat().st_size if part.is_file() else 0
+        try:
+            total = _fetch(url, part, progress, timeout)
+            if total is None or part.stat().st_size == total:
+                break
+            reason = f"the connection closed after {part.stat().st_size:,} of {total:,} bytes"
+        except urllib.error.HTTPError as error:
+            if error.code < 500 and error.code != 429:
+                raise DataError(
+                    f"`{url}` answered {error.code} {error.reason}; {_alternatives(path)}"
+                ) from error
+            reason = f"the server answered {error.code} {error.reason}"
+        except (OSError, http.client.HTTPException) as error:
+            reason = f"{type(error).__name__}: {error}"
+        after = part.stat().st_size if part.is_file() else 0
+        failures = 0 if after > before else failures + 1
+        if failures >= retries:
+            raise DataError(
+                f"`{url}` could not be downloaded after {retries} tries ({reason}); {after:,} bytes are kept in "
+                f"`{part}`: run the same command again to go on."
+            )
+        time.sleep(wait * failures)
+    _verify(url, part, md5)
+    part.replace(path)
+    return path
+
+
+def _fetch(url: str, part: Path, progress: Progress | None, timeout: float) -> int | None:
+    """Fetch the rest of a file; return the whole size, if the server says it."""
+    start = part.stat().st_size if part.is_file() else 0
+    # Without "identity" a server may compress, and byte positions would mean nothing.
+    headers = {"User-Agent": "sicl", "Accept-Encoding": "identity"} | (
+        {"Range": f"bytes={start}-"} if start else {}
+    )
+    try:
+        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout)
+    except urllib.error.HTTPError as error:
+        if error.code != 416:
+            raise
+        error.close()
+        return _after_unsatisfiable_range(error.headers.get("Content-Range"), part, start)
+    with response:
+        resumed = response.status == 206 and start > 0
+        done = start if resumed else 0
+        total = _total(response, done)
+        with part.open("ab" if resumed else "wb") as file:
+            while block := response.read(_BLOCK):
+                file.write(block)
+                done += len(block)
+                if progress is not None:
+                    progress(done, total)
+    return total
+
+
+def _after_unsatisfiable_range(content_range: str | None, part: Path, start: int) -> int | None:
+    """Decide what "no such range" means: the part is whole already, or longer than the file."""
+    total = int(content_range.rpartition("/")[2]) if content_range and content_range[-1].isdigit() else start
+    if total != start:
+        part.unlink()
+        raise OSError(f"the part was longer than the file ({start:,} > {total:,} bytes) and was dropped")
+    return total
+
+
+def _total(response: Any, done: int) -> int | None:
+    length = response.headers.get("Content-Length")
+    return done + int(length) if length is not None and length.isdigit() else None
+
+
+def _verify(url: str, part: Path, md5: str) -> None:
+    """Compare the checksum; a wrong file is removed, since going on from it cannot end well."""
+    digest = file_md5(part)
+    if digest != md5:
+        part.unlink()
+        raise DataError(
+            f"`{url}` gave a file with MD5 {digest}, the published one has {md5}; the file was dropped, try again "
+            "or give a copy you trust with `--archive FILE`."
+        )
+
+
+def file_md5(path: Path) -> str:
+    """Return the MD5 of a file (the checksum the publishers list; it guards against damage, not attack)."""
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _alternatives(path: Path) -> str:
+    return f"give another server with `--mirror URL` or a local copy of {path.name} with `--archive FILE`."
