@@ -1,0 +1,5 @@
+"""`python -m sicl.cli`."""
+
+from sicl.cli import main
+
+main()

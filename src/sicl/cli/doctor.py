@@ -1,0 +1,70 @@
+"""`sicl doctor`: what is installed, what it can run on, and what is missing."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import platform
+
+import typer
+
+EXTRAS = {
+    "ray": ("ray", "run benchmarks on a cluster"),
+    "timm": ("timm", 'load_model("timm:NAME")'),
+    "torchvision": ("torchvision", 'load_model("torchvision:NAME")'),
+    "transformers": ("hf", 'load_model("hf:NAME")'),
+}
+CORE = ("torch", "numpy", "scipy", "safetensors", "pillow", "rich", "typer")
+
+
+def doctor() -> None:
+    """Show versions, devices and which extras are installed."""
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    import sicl
+
+    console = Console()
+    table = Table(title="sicl doctor", title_justify="left", show_header=False, box=None)
+    table.add_row("sicl", sicl.__version__)
+    table.add_row("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    for package in CORE:
+        table.add_row(package, importlib.metadata.version(package))
+    table.add_row("CPU threads", str(torch.get_num_threads()))
+    table.add_row("GPU", _gpus(torch))
+    for package, (extra, purpose) in EXTRAS.items():
+        table.add_row(package, _extra(package, extra, purpose))
+    console.print(table)
+    if not _works():
+        typer.echo("sicl: the embedded model failed its self-test; reinstall the package.", err=True)
+        raise typer.Exit(1)
+    console.print("self-test: the embedded model runs and SICL attaches to it. All is well.")
+
+
+def _gpus(torch: object) -> str:
+    cuda = torch.cuda  # type: ignore[attr-defined]
+    names = [cuda.get_device_name(i) for i in range(cuda.device_count())] if cuda.is_available() else []
+    return ", ".join(names) or "none found; everything runs on the CPU"
+
+
+def _extra(package: str, extra: str, purpose: str) -> str:
+    try:
+        version = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return f"not installed (pip install 'sicl\\[{extra}]' to {purpose})"
+    try:
+        importlib.import_module(package)
+    except Exception as error:  # a broken install must be reported, whatever it raises
+        return f"{version}, but importing it fails: {type(error).__name__}"
+    return version
+
+
+def _works() -> bool:
+    import torch
+
+    import sicl
+
+    images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    out = sicl.SICL(variants=2, content_variants=2).attach(sicl.load_model("demo"))(images)
+    return bool(torch.isfinite(out.confidence).all())
