@@ -1,0 +1,120 @@
+"""`sicl train`: make a source model from a data set's training images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from sicl.data import Dataset
+    from sicl.train import EpochReport, TrainSpec
+    from sicl.train.loop import Labelled
+
+_HELP = {
+    "out": "The .safetensors file to write; OUT.resume is kept next to it while the run goes on.",
+    "dataset": "cifar10 or cifar100.",
+    "root": "The folder with the data; default: SICL_DATA or ~/.cache/sicl.",
+    "arch": "resnet18, resnet50, resnet101 or vit_small.",
+    "width": "Channels of the first stage (16 makes a small ResNet), or of one ViT head.",
+    "recipe": "paper (200 epochs, float32) or fast (bfloat16, large batches, fewer epochs).",
+    "half": "Store float16.",
+    "compile_model": "Run the network through torch.compile.",
+    "option": "Any other field of TrainSpec as NAME=VALUE, for example --set lr=0.05; may be repeated.",
+}
+
+
+def train(
+    out: Annotated[Path, typer.Argument(help=_HELP["out"])],
+    dataset: Annotated[str, typer.Option(help=_HELP["dataset"])] = "cifar10",
+    root: Annotated[Optional[Path], typer.Option(help=_HELP["root"])] = None,  # noqa: UP045
+    arch: Annotated[str, typer.Option(help=_HELP["arch"])] = "resnet18",
+    width: Annotated[int, typer.Option(help=_HELP["width"])] = 64,
+    recipe: Annotated[str, typer.Option(help=_HELP["recipe"])] = "paper",
+    epochs: Annotated[Optional[int], typer.Option(help="Epochs; default: the recipe's.")] = None,  # noqa: UP045
+    seed: Annotated[int, typer.Option(help="Seed of weights, order and augmentation.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu, cuda, ... or auto.")] = "auto",
+    half: Annotated[bool, typer.Option(help=_HELP["half"])] = False,
+    compile_model: Annotated[bool, typer.Option("--compile", help=_HELP["compile_model"])] = False,
+    option: Annotated[Optional[list[str]], typer.Option("--set", help=_HELP["option"])] = None,  # noqa: UP045
+) -> None:
+    """Train a source model on the training images with i % 10 != 9; the others validate it.
+
+    A killed run goes on when the same command is given again.
+    """
+    import torch
+
+    from sicl.data import load_dataset
+    from sicl.train import train_to_file
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    parts = [load_dataset(dataset, root=root, split=split) for split in ("train", "val")]
+    spec = _spec(recipe, arch, parts[0], dataset, width=width, seed=seed, epochs=epochs, option=option or [])
+    with _Display(spec.epochs) as display:
+        result = train_to_file(
+            spec,
+            _arrays(parts[0]),
+            _arrays(parts[1]),
+            out,
+            dataset=dataset,
+            device=device,
+            half=half,
+            compile_model=compile_model,
+            on_step=display.on_step,
+            on_epoch=display.on_epoch,
+        )
+        display.show(f"{out}: validation accuracy {100 * (result.history[-1].accuracy or 0.0):.2f} %")
+
+
+def _spec(
+    recipe_name: str, arch: str, data: Dataset, dataset: str, *, option: list[str], **fields: Any
+) -> TrainSpec:
+    from dataclasses import replace
+
+    from sicl.train.spec import NORMALISATION, parse_options, recipe
+
+    chosen = {name: value for name, value in fields.items() if value is not None}
+    if dataset in NORMALISATION:
+        chosen["mean"], chosen["std"] = NORMALISATION[dataset]
+    spec = replace(recipe(recipe_name, arch), n_classes=data.n_classes, **chosen)
+    return replace(spec, **parse_options(option))
+
+
+def _arrays(data: Dataset) -> Labelled:
+    import numpy as np
+
+    return data.images[np.arange(len(data), dtype=np.int64)], data.labels
+
+
+class _Display:
+    """A progress bar over the epoch's steps, and one line an epoch."""
+
+    def __init__(self, n_epochs: int) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._n_epochs = n_epochs
+        self._progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        )
+        self._task = self._progress.add_task("training", total=None)
+
+    def __enter__(self) -> _Display:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def on_step(self, step: int, n_steps: int) -> None:
+        self._progress.update(self._task, completed=step, total=n_steps)
+
+    def on_epoch(self, report: EpochReport) -> None:
+        accuracy = "" if report.accuracy is None else f"  val accuracy {100 * report.accuracy:.2f} %"
+        self.show(
+            f"epoch {report.epoch}/{self._n_epochs}  loss {report.loss:.4f}{accuracy}  {report.seconds:.1f} s"
+        )
+
+    def show(self, line: str) -> None:
+        self._progress.console.print(line, highlight=False)

@@ -1,0 +1,249 @@
+"""The training loop: data on the device, one gather a batch, one synchronisation an epoch."""
+
+from __future__ import annotations
+
+import math
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sicl.errors import InputError, OptionError
+from sicl.train.augment import apply_mix, augment, draw_mix, pad_images, to_float
+from sicl.train.optimise import Average, learning_rate, make_optimizer
+from sicl.train.resume import read_resume, write_resume
+from sicl.train.spec import TrainSpec
+
+Labelled = tuple[NDArray[np.uint8], NDArray[np.int64]]
+_EVAL_BATCH = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class EpochReport:
+    """What one epoch did.
+
+    Args:
+        epoch: counted from 1.
+        loss: mean training loss.
+        accuracy: on the validation data, in [0, 1]; None without any.
+        seconds: wall time of the epoch, validation included.
+    """
+
+    epoch: int
+    loss: float
+    accuracy: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """A trained network in eval mode (the average of the weights if the spec keeps one) and its history."""
+
+    model: nn.Module
+    history: tuple[EpochReport, ...]
+
+
+class _Run:
+    """The moving parts of one training run."""
+
+    def __init__(self, spec: TrainSpec, images: Tensor, labels: Tensor, compile_model: bool) -> None:
+        self.spec = spec
+        self.size = (images.shape[1], images.shape[2])
+        self.padded = pad_images(images, spec.crop_padding)
+        self.labels = labels
+        self.batch_size = min(spec.batch_size, len(labels))
+        self.steps_per_epoch = len(labels) // self.batch_size
+        self.model = _fresh_model(spec).to(images.device)
+        if spec.channels_last:
+            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.forward: Callable[[Tensor], Tensor] = torch.compile(self.model) if compile_model else self.model
+        self.optimizer = make_optimizer(self.model, spec)
+        self.average = Average(self.model, spec.ema) if spec.ema else None
+
+    @property
+    def best(self) -> nn.Module:
+        """The network to validate and keep."""
+        return self.average.model if self.average else self.model
+
+    def train_epoch(self, epoch: int, on_step: Callable[[int, int], None] | None) -> float:
+        """Run one epoch (counted from 0) and return the mean loss."""
+        spec, device = self.spec, self.padded.device
+        # Seeded anew each epoch: a resumed run needs no random state from the killed one.
+        generator = torch.Generator(device).manual_seed(spec.seed * 1_000_003 + epoch)
+        rng = np.random.default_rng([spec.seed, epoch])
+        order = torch.randperm(len(self.labels), generator=generator, device=device)
+        self.model.train()
+        total = torch.zeros((), device=device)
+        for step in range(self.steps_per_epoch):
+            index = order[step * self.batch_size : (step + 1) * self.batch_size]
+            total += self._step(index, epoch * self.steps_per_epoch + step, generator, rng)
+            if on_step is not None:
+                on_step(step + 1, self.steps_per_epoch)
+        return float(total) / self.steps_per_epoch
+
+    def _step(self, index: Tensor, step: int, generator: torch.Generator, rng: np.random.Generator) -> Tensor:
+        spec = self.spec
+        images = augment(self.padded, index, size=self.size, spec=spec, generator=generator)
+        labels = self.labels[index]
+        mix = draw_mix(spec.mix, self.size, rng) if spec.mix else None
+        if mix is not None:
+            images = apply_mix(images, mix)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(spec, step, self.steps_per_epoch)
+        with _autocast(images.device, spec.precision):
+            logits = self.forward(images)
+        loss = F.cross_entropy(logits.float(), labels, label_smoothing=spec.label_smoothing)
+        if mix is not None:
+            other = F.cross_entropy(logits.float(), labels.roll(1), label_smoothing=spec.label_smoothing)
+            loss = mix.share * loss + (1 - mix.share) * other
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if spec.clip_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), spec.clip_norm)
+        self.optimizer.step()
+        if self.average:
+            self.average.update(self.model)
+        return loss.detach()
+
+    def state_dict(self) -> dict[str, object]:
+        """Return all that the next epoch depends on."""
+        average = self.average.state_dict() if self.average else None
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "average": average,
+        }
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Restore what `state_dict` returned."""
+        self.model.load_state_dict(state["model"])  # type: ignore[arg-type]
+        self.optimizer.load_state_dict(state["optimizer"])  # type: ignore[arg-type]
+        if self.average:
+            self.average.load_state_dict(state["average"])  # type: ignore[arg-type]
+
+
+def fit(
+    spec: TrainSpec,
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    *,
+    val: Labelled | None = None,
+    device: torch.device | str = "cpu",
+    resume: Path | str | None = None,
+    compile_model: bool = False,
+    on_step: Callable[[int, int], None] | None = None,
+    on_epoch: Callable[[EpochReport], None] | None = None,
+) -> TrainResult:
+    """Train a network and return it.
+
+    Args:
+        spec: the recipe.
+        images: uint8, N x H x W x 3.
+        labels: int64, N.
+        val: images and labels to measure the accuracy on after each epoch.
+        device: where data and network live.
+        resume: a file that is rewritten after each epoch; if it is there already, the run goes on from it.
+        compile_model: run the network through `torch.compile`.
+        on_step: called after each step with its number in the epoch and how many there are.
+        on_epoch: called after each epoch, once its resume file is written.
+
+    Raises:
+        InputError: images and labels do not fit each other or the spec.
+        OptionError: the resume file is of another run, or the loss is no longer finite.
+    """
+    target = torch.device(device)
+    _check(spec, images, labels)
+    run = _Run(spec, _to_device(images, target), _to_device(labels, target), compile_model)
+    key = f"{spec.to_json()} {_fingerprint(images)} {_fingerprint(labels)}"
+    state, history = (None, []) if resume is None else read_resume(Path(resume), key, target)
+    if state is not None:
+        run.load_state_dict(state)
+    reports = [EpochReport(**entry) for entry in history]  # type: ignore[arg-type]
+    held_out = None if val is None else (_to_device(val[0], target), _to_device(val[1], target))
+    with _fast_kernels(target):
+        for epoch in range(len(reports), spec.epochs):
+            reports.append(_one_epoch(run, epoch, held_out, on_step))
+            if resume is not None:
+                entries = [asdict(report) for report in reports]
+                write_resume(Path(resume), key, run.state_dict(), entries)
+            if on_epoch is not None:
+                on_epoch(reports[-1])
+    return TrainResult(model=run.best.eval(), history=tuple(reports))
+
+
+def _one_epoch(
+    run: _Run, epoch: int, val: tuple[Tensor, Tensor] | None, on_step: Callable[[int, int], None] | None
+) -> EpochReport:
+    start = time.perf_counter()
+    loss = run.train_epoch(epoch, on_step)
+    if not math.isfinite(loss):
+        raise OptionError(
+            f"`lr` = {run.spec.lr} made the loss {loss} in epoch {epoch + 1}; lower it or warm up."
+        )
+    accuracy = None if val is None else measure_accuracy(run.best, *val, precision=run.spec.precision)
+    return EpochReport(epoch=epoch + 1, loss=loss, accuracy=accuracy, seconds=time.perf_counter() - start)
+
+
+@torch.no_grad()
+def measure_accuracy(
+    model: nn.Module, images: Tensor, labels: Tensor, *, precision: str = "float32"
+) -> float:
+    """Return the share of uint8 N x H x W x 3 images that `model`, in eval mode, classifies rightly."""
+    model.eval()
+    right = torch.zeros((), device=images.device, dtype=torch.long)
+    for part, truth in zip(torch.split(images, _EVAL_BATCH), torch.split(labels, _EVAL_BATCH)):
+        with _autocast(images.device, precision):
+            logits = model(to_float(part, channels_last=False))
+        right += (logits.argmax(1) == truth).sum()
+    return float(right) / len(labels)
+
+
+def _fresh_model(spec: TrainSpec) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(spec.seed)
+        return spec.model.build()
+
+
+def _fingerprint(array: NDArray[np.generic]) -> int:
+    return zlib.crc32(array.tobytes())
+
+
+def _to_device(array: NDArray[np.generic], device: torch.device) -> Tensor:
+    return torch.from_numpy(np.array(array)).to(device)
+
+
+def _autocast(device: torch.device, precision: str) -> torch.autocast:
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")
+
+
+@contextmanager
+def _fast_kernels(device: torch.device) -> Iterator[None]:
+    """Let cuDNN choose its convolution by timing, for this run only."""
+    if device.type != "cuda":
+        yield
+        return
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=True):
+        yield
+
+
+def _check(spec: TrainSpec, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> None:
+    if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
+        raise InputError(f"`images` must be uint8 N x H x W x 3, got {images.dtype} of shape {images.shape}.")
+    if labels.shape != (len(images),) or len(images) == 0:
+        raise InputError(f"`labels` must be one for each of {len(images)} images, got shape {labels.shape}.")
+    if labels.min() < 0 or labels.max() >= spec.n_classes:
+        raise InputError(
+            f"`labels` must lie in [0, {spec.n_classes - 1}], got {labels.min()} to {labels.max()}; set `n_classes`."
+        )
+    if spec.arch.startswith("vit") and images.shape[1:3] != (32, 32):
+        raise InputError(
+            f"`images` must be 32 x 32 for {spec.arch}, got {images.shape[1]} x {images.shape[2]}."
+        )
