@@ -91,15 +91,13 @@ def layout_of(kind: Cifar, folder: Path) -> str | None:
         return "batches"
     if (folder / f"{kind.test_file}.png").is_file() and (folder / "test_lables.json").is_file():
         return "row sheets"
-    if (folder / "labels.json").is_file() and _sheet(folder, "test") is not None:
+    if _sheet(folder, "test") is not None and _names_classes(kind, folder / "labels.json"):
         return "sheets"
     if _npz(kind, folder) is not None:
         return "npz"
-    return (
-        "folders"
-        if any(path.is_dir() and _has_images(path) for path in _class_folders(folder, "test"))
-        else None
-    )
+    # Any folder may have folders with pictures: they are classes if their number or the folder's name says so.
+    groups = [path for path in _class_folders(folder, "test") if image_files(path)]
+    return "folders" if len(groups) == kind.n_classes or (groups and folder.name in kind.folders) else None
 
 
 def _build(kind: Cifar, folder: Path, layout: str, split: str) -> Dataset:
@@ -235,8 +233,9 @@ def _class_folders(folder: Path, part: str) -> list[Path]:
     )
 
 
-def _has_images(folder: Path) -> bool:
-    return bool(image_files(folder))
+def _names_classes(kind: Cifar, labels: Path) -> bool:
+    names = class_names(read_json(labels)) if labels.is_file() else ()
+    return names is None or len(names) == kind.n_classes
 
 
 def _sheet(folder: Path, part: str) -> Path | None:

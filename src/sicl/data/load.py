@@ -110,8 +110,9 @@ def _load_cifar_c(clean_name: str, root: Path, split: str) -> Dataset:
 
 def find_arrays(clean_name: str, root: Path) -> Path | None:
     """Return the folder with a -C data set's `labels.npy`, if there is one."""
-    found = (folder for folder in candidates(root, C_FOLDERS[clean_name]) if any(folder.glob("*.npy")))
-    return next(found, None)
+    telling = ("labels.npy", "gaussian_noise.npy", "brightness.npy")
+    folders = candidates(root, C_FOLDERS[clean_name])
+    return next((folder for folder in folders if any((folder / name).is_file() for name in telling)), None)
 
 
 def _clean_or_absent(
