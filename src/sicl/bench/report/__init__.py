@@ -1,0 +1,50 @@
+"""Reports of benchmark records: one HTML page that needs no network, and tables for papers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from sicl.bench.files import write_atomic
+from sicl.bench.report.page import html_page
+from sicl.bench.report.text import comma_separated, latex, markdown
+from sicl.bench.schema import Record
+from sicl.errors import DataError, require_choice
+
+__all__ = ["FORMATS", "write_report", "write_reports"]
+
+FORMATS = {"html": "report.html", "md": "report.md", "csv": "report.csv", "latex": "report.tex"}
+
+
+def write_report(
+    records: Sequence[Record], path: str | Path, *, title: str = "sicl report", format: str = "html"
+) -> Path:
+    """Write one report file, atomically, and return its path.
+
+    Args:
+        records: the cells, done and failed.
+        path: the file to write.
+        title: the report's heading.
+        format: "html", "md", "csv" or "latex".
+
+    Raises:
+        DataError: no records.
+        OptionError: an unknown format.
+    """
+    require_choice(FORMATS, format=format)
+    if not records:
+        raise DataError("A report needs at least one record, got none. Run a benchmark first.")
+    made = {"html": html_page, "md": markdown, "latex": latex}
+    content = comma_separated(records) if format == "csv" else made[format](records, title)
+    return write_atomic(path, content)
+
+
+def write_reports(
+    records: Sequence[Record],
+    folder: str | Path,
+    *,
+    title: str = "sicl report",
+    formats: Iterable[str] = FORMATS,
+) -> list[Path]:
+    """Write `report.html`, `report.md`, `report.csv` and `report.tex` (or some of them) into a folder."""
+    return [write_report(records, Path(folder) / FORMATS[name], title=title, format=name) for name in formats]

@@ -1,0 +1,279 @@
+"""The report as one self-contained HTML page: no network, no fonts, no libraries."""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+
+from sicl import __version__
+from sicl.bench.report.charts import colour
+from sicl.bench.report.names import (
+    CALIBRATORS,
+    METRICS,
+    MISSING,
+    Metric,
+    calibrator_name,
+    dataset_name,
+    domain_name,
+    method_name,
+    model_name,
+    stream_name,
+)
+from sicl.bench.report.panels import group_panels
+from sicl.bench.report.parts import cell, colour_key, left, mean_cell, sortable, strip, tabs
+from sicl.bench.report.setup import setup_section
+from sicl.bench.report.summary import (
+    Group,
+    calibrators_of,
+    cell_winners,
+    compare_with_paper,
+    group_records,
+    mean_accuracy,
+    mean_metric,
+    metrics_of,
+    winners,
+)
+from sicl.bench.report.svg import tag
+from sicl.bench.schema import Record
+
+DARK = """
+  color-scheme: dark;
+  --page: #0f1115; --card: #171a20; --ink: #eceef2; --soft: #a4acb9; --faint: #767f8d;
+  --rule: #2a2f38; --grid: #252a32; --band: #1d2128; --accent: #ff6b8f; --accent-soft: #24171d;
+  --good: #4cc38a; --bad: #ff8a7a; --heat: 244 63 104; --heat-ink: #ffffff;
+  --softmax: #9aa3b0; --temperature_scaling: #4db8e0; --mc_dropout: #ab8af0; --transcal: #dcae3c;
+  --pseudocal: #4cc38a; --sicl_paper: #ff9a4d; --sicl: #ff5c86; --other: #94a3b8; --shadow: none;
+"""
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+MOON = '<svg viewBox="0 0 24 24" aria-hidden="true"><path d="M20 14.5A8.5 8.5 0 1 1 9.5 4a7 7 0 0 0 10.5 10.5z"/></svg>'
+
+
+def html_page(records: Sequence[Record], title: str) -> str:
+    """Return the whole page."""
+    groups = group_records(records)
+    names = calibrators_of(records)
+    sections = {
+        "overview": ("Overview", _overview(records, names)),
+        "results": ("Results", _results(records, groups, names)),
+        "charts": ("Charts", colour_key(names) + group_panels(groups) if names else ""),
+        "paper": ("Beside the paper", _paper(groups)),
+        "cells": ("Cells", _cells(records, groups, names)),
+        "failed": ("Failed cells", _failed(records)),
+        "setup": ("Set-up", setup_section(records)),
+    }
+    shown = {key: part for key, part in sections.items() if part[1]}
+    body = "".join(
+        tag("section", tag("h2", head) + content, id=key) for key, (head, content) in shown.items()
+    )
+    links = "".join(tag("a", head, href=f"#{key}") for key, (head, _) in shown.items())
+    toggle = tag("button", MOON, class_="theme", type="button", aria_label="Switch between light and dark")
+    lede = tag("p", escape(_lede(records, groups)), class_="soft")
+    top = tag(
+        "div", tag("div", tag("h1", escape(title)) + lede + tag("nav", links)) + toggle, class_="bar-top"
+    )
+    foot = tag("footer", f"Made by sicl {escape(__version__)} from {len(records)} records. {_LEGEND}")
+    return _document(title, names, top + tag("main", _facts(records, names) + body) + foot)
+
+
+_LEGEND = (
+    "ECE has 15 equal-width bins. Out-of-distribution samples count for OOD AUROC only. "
+    "± is the standard deviation between seeds."
+)
+
+
+def _document(title: str, names: Sequence[str], body: str) -> str:
+    assets = files("sicl.bench.report").joinpath("assets")
+    style = assets.joinpath("report.css").read_text()
+    dark = f"@media (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{{DARK}}} }}\n"
+    dark = f"@media screen {{ {dark} :root[data-theme=dark] {{{DARK}}} }}"
+    style = style.replace("/*dark*/", dark) + _colours(names)
+    script = assets.joinpath("report.js").read_text()
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f"<title>{escape(title)}</title><style>{style}</style>"
+    )
+    tail = f'<div id="tip" hidden></div><script>{script}</script>'
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}{tail}</body></html>\n'
+
+
+def _colours(names: Sequence[str]) -> str:
+    """Return each calibrator's colour; those the style sheet does not know get hues of their own."""
+    rules = [".c-accuracy{--c:var(--ink)}"]
+    others = [name for name in names if name not in CALIBRATORS]
+    for name in names:
+        value = f"var(--{name})"
+        if name in others:
+            red, green, blue = colorsys.hls_to_rgb((0.55 + 0.382 * others.index(name)) % 1, 0.5, 0.5)
+            value = f"rgb({255 * red:.0f} {255 * green:.0f} {255 * blue:.0f})"
+        rules.append(f".{colour(name)}{{--c:{value}}}")
+    return "".join(rules)
+
+
+def _lede(records: Sequence[Record], groups: Sequence[Group]) -> str:
+    def listed(keys: list[str]) -> str:
+        unique = list(dict.fromkeys(keys))
+        return ", ".join(unique[:4]) + (f" and {len(unique) - 4} more" if len(unique) > 4 else "")
+
+    parts = [
+        listed([dataset_name(group.dataset) for group in groups]),
+        listed([model_name(group.model) for group in groups]),
+        listed([method_name(group.method) for group in groups]),
+        listed([stream_name(group.stream).lower() for group in groups]) + " stream",
+    ]
+    seeds = {record.seed for record in records}
+    parts.append("1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds")
+    return " · ".join(parts)
+
+
+def _facts(records: Sequence[Record], names: Sequence[str]) -> str:
+    ece = METRICS["ece"]
+    done = [record for record in records if record.status == "done"]
+    n = sum(record.n + record.n_ood for record in done)
+    cards = [_fact("Cells finished", f"{len(done)} <small>of {len(records)}</small>", f"{n:,} samples")]
+    means = {name: mean_metric(records, name, "ece") for name in names}
+    best = sorted(winners({name: mean.value for name, mean in means.items()}, ece))
+    if best:
+        value = f"{ece.text(means[best[0]].value)}<small> %</small>"
+        cards.insert(0, _fact(f"Lowest mean ECE: {_names(best)}", value, means[best[0]].over, hero=True))
+        wins = _wins(done, names)
+        most = max(names, key=lambda name: wins[name])
+        value = f"{wins[most]} <small>of {len(done)}</small>"
+        cards.insert(
+            1, _fact(f"Best in most cells: {calibrator_name(most)}", value, "by ECE, ties count for all")
+        )
+        accuracy = mean_accuracy(records)
+        value = f"{METRICS['ece'].text(accuracy.value)}<small> %</small>"
+        cards.append(_fact("Mean accuracy", value, "calibration leaves it as it is"))
+    return tag("div", "".join(cards), class_="facts")
+
+
+def _fact(head: str, value: str, note: str, hero: bool = False) -> str:
+    content = tag("span", escape(head)) + tag("b", value) + tag("span", escape(note))
+    return tag("div", content, class_="fact hero" if hero else "fact")
+
+
+def _names(keys: Sequence[str]) -> str:
+    return ", ".join(calibrator_name(key) for key in keys)
+
+
+def _wins(done: Sequence[Record], names: Sequence[str]) -> dict[str, int]:
+    best = [cell_winners(record, METRICS["ece"]) for record in done]
+    return {name: sum(name in one for one in best) for name in names}
+
+
+def _overview(records: Sequence[Record], names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    done = [record for record in records if record.status == "done"]
+    means = [mean_metric(records, name, "ece") for name in names]
+    notes = {mean.over for mean in means}
+    over = notes.pop() if len(notes) == 1 else "over the cells each was run in"
+    lede = tag("p", f"Mean ECE {escape(over)}. A dot is one cell, the bar their mean.", class_="lede")
+    return lede + strip(records, names, METRICS["ece"], _wins(done, names))
+
+
+def _results(records: Sequence[Record], groups: Sequence[Group], names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    lede = tag(
+        "p", "Means over the cells of each row; the best is bold. Click a head to sort.", class_="lede"
+    )
+    items = [(metric.title, _result_table(groups, names, metric)) for metric in metrics_of(records)]
+    return lede + tabs("metrics", items)
+
+
+def _result_table(groups: Sequence[Group], names: Sequence[str], metric: Metric) -> str:
+    heads = [(head, True) for head in ("Data set", "Model", "Method", "Stream")]
+    heads += [("Cells", False), ("Accuracy", False), *((calibrator_name(name), False) for name in names)]
+    rows = []
+    for group in groups:
+        means = {name: mean_metric(group.records, name, metric.key) for name in names}
+        best = winners({name: mean.value for name, mean in means.items()}, metric)
+        accuracy = mean_accuracy(group.records).value
+        cells = [
+            *_identity(group),
+            cell(f"{len(group.done)}/{len(group.records)}", len(group.done)),
+            cell(METRICS["ece"].text(accuracy), accuracy),
+            *(mean_cell(means[name], metric, win=name in best, own=name == "sicl") for name in names),
+        ]
+        rows.append(tag("tr", "".join(cells)))
+    unit = "in %" if metric.percent else "as is"
+    better = "higher" if metric.higher else "lower"
+    note = tag("p", escape(f"{metric.title}, {unit}: {metric.help}; {better} is better."), class_="soft")
+    return note + tag("div", sortable(heads, rows), class_="wide")
+
+
+def _identity(group: Group) -> list[str]:
+    names = dataset_name(group.dataset), model_name(group.model), method_name(group.method)
+    return [left(text) for text in (*names, stream_name(group.stream))]
+
+
+def _paper(groups: Sequence[Group]) -> str:
+    rows = []
+    for row in compare_with_paper(groups):
+        difference = row.ours - row.paper
+        better = (difference > 0) == (row.calibrator == "accuracy")
+        sign = tag(
+            "span", f"{difference:+.1f}".replace("-", "\N{MINUS SIGN}"), class_="minus" if better else "plus"
+        )
+        name = "Accuracy" if row.calibrator == "accuracy" else calibrator_name(row.calibrator)
+        cells = [
+            *_identity(row.group),
+            left(name),
+            cell(f"{row.ours:.1f}", row.ours),
+            cell(f"{row.paper:.1f}", row.paper),
+            cell(sign, difference),
+            left(row.note),
+        ]
+        rows.append(tag("tr", "".join(cells)))
+    if not rows:
+        return ""
+    lede = "Cumulative ECE and accuracy in %, ours, the paper's (Nam et al., WACV 2026) and the difference."
+    heads = [(head, True) for head in ("Data set", "Model", "Method", "Stream", "Calibrator")]
+    heads += [("Ours", False), ("Paper", False), ("Difference", False), ("Over", True)]
+    return tag("p", lede, class_="lede") + tag("div", sortable(heads, rows), class_="wide scroll")
+
+
+def _cells(records: Sequence[Record], groups: Sequence[Group], names: Sequence[str]) -> str:
+    heads = [(head, True) for head in ("Data set", "Model", "Method", "Stream", "Corruption")]
+    heads += [("Severity", False), ("Seed", False), ("Accuracy", False)]
+    heads += [*((calibrator_name(name), False) for name in names), ("Winner", True)]
+    rows = [_cell_row(group, record, names) for group in groups for record in group.records]
+    box = (
+        '<input class="filter" type="search" placeholder="Filter: tent fog …" '
+        'aria-label="Filter cells" data-table="all-cells">'
+    )
+    lede = tag("p", f"ECE in % of all {len(records)} cells.", class_="lede")
+    return lede + box + tag("div", sortable(heads, rows, id="all-cells"), class_="wide scroll")
+
+
+def _cell_row(group: Group, record: Record, names: Sequence[str]) -> str:
+    metric = METRICS["ece"]
+    best = cell_winners(record, metric)
+    values = {name: record.calibrators.get(name, {}).get("ece") for name in names}
+    corruption = domain_name(record.corruption) if record.corruption else "several"
+    winner = _names([name for name in names if name in best]) if record.status == "done" else "failed"
+    cells = [
+        *_identity(group),
+        left(corruption),
+        cell(MISSING if record.severity is None else str(record.severity), record.severity),
+        cell(str(record.seed), record.seed),
+        cell(metric.text(record.accuracy), record.accuracy),
+        *(
+            cell(metric.text(values[name]), values[name], class_="win" if name in best else None)
+            for name in names
+        ),
+        left(winner),
+    ]
+    return tag("tr", "".join(cells), class_="failed" if record.status == "failed" else None)
+
+
+def _failed(records: Sequence[Record]) -> str:
+    failed = [record for record in records if record.status == "failed"]
+    rows = "".join(
+        tag("dt", escape(record.label)) + tag("dd", escape(record.error or "")) for record in failed
+    )
+    return tag("dl", rows) if failed else ""

@@ -1,0 +1,182 @@
+"""The tables of a report as Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+
+from sicl.bench.paper.tables import paper_value
+from sicl.bench.report.names import (
+    METRICS,
+    MISSING,
+    Metric,
+    calibrator_name,
+    dataset_name,
+    method_name,
+    model_name,
+    stream_name,
+)
+from sicl.bench.report.summary import (
+    Group,
+    Mean,
+    calibrators_of,
+    compare_with_paper,
+    group_records,
+    mean_accuracy,
+    mean_metric,
+    winners,
+)
+from sicl.bench.schema import Record
+
+MAIN = ("ece", "cumulative_ece", "brier", "nll", "auroc", "aurc")
+IDENTITY = ("dataset", "model", "method", "stream", "corruption", "severity", "seed")
+
+
+def markdown(records: Sequence[Record], title: str) -> str:
+    """Return the result tables, the comparison with the paper and the failed cells as Markdown."""
+    groups, names = group_records(records), calibrators_of(records)
+    parts = [f"# {title}", _sentence(records, names)]
+    for key in MAIN:
+        metric = METRICS[key]
+        unit = ", %" if metric.percent else ""
+        parts += [f"## {metric.title}{unit} {metric.arrow}", _markdown_table(groups, names, metric)]
+    if rows := compare_with_paper(groups):
+        parts.append("## Beside the paper: cumulative ECE and accuracy, %")
+        head = ["Setting", "Calibrator", "Ours", "Paper", "Difference", "Over"]
+        lines = [
+            [
+                row.group.title,
+                "Accuracy" if row.calibrator == "accuracy" else calibrator_name(row.calibrator),
+                f"{row.ours:.1f}",
+                f"{row.paper:.1f}",
+                f"{row.ours - row.paper:+.1f}",
+                row.note,
+            ]
+            for row in rows
+        ]
+        parts.append(_pipe(head, lines, text_columns=(0, 1, 5)))
+    failed = [record for record in records if record.status == "failed"]
+    if failed:
+        parts.append("## Failed cells")
+        parts.append("\n".join(f"- {record.label}: {record.error}" for record in failed))
+    return "\n\n".join(parts) + "\n"
+
+
+def comma_separated(records: Sequence[Record]) -> str:
+    """Return one line a cell and calibrator with every scalar, in shares; a failed cell is one line."""
+    buffer = io.StringIO()
+    columns = [
+        *IDENTITY,
+        "status",
+        "error",
+        "n",
+        "n_ood",
+        "calibrator",
+        "accuracy",
+        *METRICS,
+        "mean_confidence",
+    ]
+    columns.append("paper_cumulative_ece")
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    writer.writeheader()
+    for record in records:
+        shared = {key: getattr(record, key) for key in (*IDENTITY, "status", "error", "n", "n_ood")}
+        if not record.calibrators:
+            writer.writerow(shared)
+        for name, cell in record.calibrators.items():
+            numbers = {key: cell.get(key) for key in ("accuracy", *METRICS, "mean_confidence")}
+            paper = _paper(record, name)
+            writer.writerow({**shared, **numbers, "calibrator": name, "paper_cumulative_ece": paper})
+    return buffer.getvalue()
+
+
+def latex(records: Sequence[Record], title: str, *, key: str = "ece") -> str:
+    """Return a booktabs table of one metric, the best of each row bold."""
+    groups, names, metric = group_records(records), calibrators_of(records), METRICS[key]
+    head = ["Data set", "Model", "Method", "Stream", "Acc.", *map(calibrator_name, names)]
+    lines = [" & ".join(_tex(text) for text in head) + r" \\", r"\midrule"]
+    for group in groups:
+        cells = [_tex(text) for text in _identity(group)]
+        cells.append(METRICS["ece"].text(mean_accuracy(group.records).value).replace(MISSING, "--"))
+        cells += [_tex_cell(*part, metric) for part in _row(group, names, metric)]
+        lines.append(" & ".join(cells) + r" \\")
+    unit = r" (\%)" if metric.percent else ""
+    caption = f"{_tex(title)}: {_tex(metric.title)}{unit}, {_tex(_over(records))}."
+    body = "\n".join(lines)
+    return (
+        "% needs \\usepackage{booktabs}\n\\begin{table}\n\\centering\n"
+        f"\\caption{{{caption}}}\n\\begin{{tabular}}{{llll{'r' * (len(names) + 1)}}}\n\\toprule\n"
+        f"{body}\n\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n"
+    )
+
+
+def _sentence(records: Sequence[Record], names: Sequence[str]) -> str:
+    means = {name: mean_metric(records, name, "ece") for name in names}
+    known = {name: mean for name, mean in means.items() if mean.value is not None}
+    if not known:
+        return f"No cell finished ({len(records)} failed)."
+    order = sorted(known, key=lambda name: known[name].value or 0.0)
+    return "\n".join(
+        f"- {calibrator_name(name)}: mean ECE {METRICS['ece'].text(known[name].value)} % {known[name].over}"
+        for name in order
+    )
+
+
+def _markdown_table(groups: Sequence[Group], names: Sequence[str], metric: Metric) -> str:
+    head = ["Data set", "Model", "Method", "Stream", "Cells", "Accuracy, %", *map(calibrator_name, names)]
+    rows = []
+    for group in groups:
+        row = [*_identity(group), f"{len(group.done)}/{len(group.records)}"]
+        row.append(METRICS["ece"].text(mean_accuracy(group.records).value))
+        for mean, best in _row(group, names, metric):
+            value = metric.text(mean.value)
+            spread = "" if mean.spread is None else f" ±{metric.text(mean.spread)}"
+            row.append((f"**{value}**" if best else value) + spread)
+        rows.append(row)
+    return _pipe(head, rows, text_columns=(0, 1, 2, 3))
+
+
+def _row(group: Group, names: Sequence[str], metric: Metric) -> list[tuple[Mean, bool]]:
+    means = {name: mean_metric(group.records, name, metric.key) for name in names}
+    best = winners({name: mean.value for name, mean in means.items()}, metric)
+    return [(means[name], name in best) for name in names]
+
+
+def _pipe(head: Sequence[str], rows: Sequence[Sequence[str]], text_columns: Sequence[int]) -> str:
+    rule = ["---" if i in text_columns else "---:" for i in range(len(head))]
+    table = [head, rule, *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in table)
+
+
+def _identity(group: Group) -> tuple[str, str, str, str]:
+    names = dataset_name(group.dataset), model_name(group.model), method_name(group.method)
+    return (*names, stream_name(group.stream))
+
+
+def _paper(record: Record, calibrator: str) -> float | None:
+    printed = paper_value(
+        dataset=record.dataset,
+        model=record.model,
+        method=record.method,
+        stream=record.stream,
+        calibrator="sicl" if calibrator == "sicl_paper" else calibrator,
+        corruption=record.corruption,
+    )
+    return None if printed is None else round(printed / 100, 6)
+
+
+def _tex(text: str) -> str:
+    return re.sub(r"([&%$#_{}])", r"\\\1", text).replace(MISSING, "--").replace("·", "--")
+
+
+def _tex_cell(mean: Mean, best: bool, metric: Metric) -> str:
+    value = metric.text(mean.value).replace(MISSING, "--")
+    spread = "" if mean.spread is None else rf"\,$\pm$\,{metric.text(mean.spread)}"
+    return (rf"\textbf{{{value}}}" if best else value) + spread
+
+
+def _over(records: Sequence[Record]) -> str:
+    done = sum(record.status == "done" for record in records)
+    return Mean(None, done, len(records)).over
