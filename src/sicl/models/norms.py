@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from sicl.errors import UnsupportedModelError
 
@@ -22,12 +23,12 @@ _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 def norm_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return (name, module) of every batch, layer, group or instance norm, in definition order."""
-    kinds = (_BatchNorm, nn.LayerNorm, nn.GroupNorm)
+    kinds = (_BatchNorm, _InstanceNorm, nn.LayerNorm, nn.GroupNorm)
     return [(name, module) for name, module in model.named_modules() if isinstance(module, kinds)]
 
 
 def batch_norms(model: nn.Module) -> list[_BatchNorm]:
-    """Return every batch norm of the model (instance norms too: torch derives them from it)."""
+    """Return every batch norm of the model, in definition order."""
     return [module for module in model.modules() if isinstance(module, _BatchNorm)]
 
 
@@ -63,14 +64,28 @@ def running_statistics(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def batch_statistics(model: nn.Module, *, groups: int = 1) -> Iterator[None]:
+def protected_statistics(model: nn.Module) -> Iterator[None]:
+    """Normalise as the network stands, but update no buffers."""
+    modules = [m for m in batch_norms(model) if m.training and m.track_running_stats]
+    with batch_statistics(model, modules=modules):
+        yield
+
+
+@contextmanager
+def batch_statistics(
+    model: nn.Module, *, groups: int = 1, modules: Sequence[_BatchNorm] | None = None
+) -> Iterator[None]:
     """Normalise with the statistics of the batch at hand; buffers are not updated.
 
     Args:
         model: the network.
         groups: the batch is this many equal groups stacked, each normalised as if it came alone.
+        modules: only these batch norms; all of them if None.
+
+    Raises:
+        UnsupportedModelError: several groups, and a batch norm whose forward is not torch's.
     """
-    modules = batch_norms(model)
+    modules = batch_norms(model) if modules is None else list(modules)
     with ExitStack() as stack:
         stack.enter_context(_restored(modules))
         for module in modules:
@@ -126,9 +141,8 @@ def record_statistics(model: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor
 
 def _fresh_buffers(module: _BatchNorm) -> tuple[Tensor, Tensor]:
     like = module.weight if module.weight is not None else module._buffers.get("running_mean")
-    device = like.device if like is not None else None
-    zeros = torch.zeros(module.num_features, device=device)
-    return zeros, torch.ones_like(zeros)
+    zeros = torch.zeros(module.num_features) if like is None else torch.zeros_like(like)
+    return zeros.detach(), torch.ones_like(zeros)
 
 
 def _count_into(counts: dict[nn.Module, int]) -> Any:
@@ -138,10 +152,15 @@ def _count_into(counts: dict[nn.Module, int]) -> Any:
     return hook
 
 
+def can_group(modules: Sequence[_BatchNorm]) -> bool:
+    """Say whether several batches can be stacked and still be normalised apart (torch's own forward only)."""
+    return all(type(m).forward is _BatchNorm.forward and "forward" not in m.__dict__ for m in modules)
+
+
 @contextmanager
 def _grouped(modules: list[_BatchNorm], groups: int) -> Iterator[None]:
     for module in modules:
-        if type(module).forward is not _BatchNorm.forward:
+        if not can_group([module]):
             raise UnsupportedModelError(
                 f"{type(module).__name__} has its own forward, so several variants cannot share a batch in "
                 'batch-statistics mode; use `norm="frozen"`.'

@@ -1,0 +1,185 @@
+"""Stand-ins for the modules before a cut, so that the rest of a network runs without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Stubs:
+    """What each module before a cut answers while the network is resumed from the cut.
+
+    Answers have the right shape but hold NaN: whatever reaches the logits past the cut shows at once. A module
+    whose answer does not depend on the images (a table of positions, say) is no stub: it runs.
+
+    Args:
+        cut: the module at the cut.
+        side: whether the cut is the module's "output" or its "input".
+    """
+
+    def __init__(self, cut: nn.Module, side: str) -> None:
+        self.cut, self.side = cut, side
+        self.answers: dict[nn.Module, list[Any]] = {}
+        self.template: Any = None
+
+    def trace(self, network: nn.Module, images: Tensor) -> None:
+        """Learn, from one pass, the answers of the modules that finish before the cut is reached."""
+        done: list[tuple[nn.Module, Any]] = []
+        at_cut: list[Any] = []
+        open_modules: list[nn.Module] = []
+
+        def leave(module: nn.Module, _args: Any, output: Any) -> None:
+            open_modules.remove(module)
+            if module is self.cut and not at_cut:
+                at_cut.append(output)
+            elif not at_cut and not any(m is self.cut for m in open_modules) and not self._holds_cut(module):
+                done.append((module, output))
+
+        handles = []
+        for module in network.modules():
+            handles.append(module.register_forward_pre_hook(lambda m, _a: open_modules.append(m)))
+            handles.append(module.register_forward_hook(leave))
+        try:
+            network(images)
+        finally:
+            for handle in handles:
+                handle.remove()
+        self._keep(done, at_cut, len(images))
+
+    def _holds_cut(self, module: nn.Module) -> bool:
+        return any(child is self.cut for child in module.modules())
+
+    def _keep(self, done: list[tuple[nn.Module, Any]], at_cut: list[Any], rows: int) -> None:
+        nested = {id(child) for module, _ in done for child in module.modules() if child is not module}
+        calls: dict[nn.Module, list[Any]] = {}
+        for module, output in done:
+            if id(module) not in nested:
+                calls.setdefault(module, []).append(output)
+        self.answers = {
+            module: [_poisoned(output, rows) for output in outputs]
+            for module, outputs in calls.items()
+            if all(_depends_on_row(output, rows) for output in outputs)
+        }
+        self.template = _poisoned(at_cut[0], rows) if at_cut else None
+
+    @contextmanager
+    def installed(self, rows: int, reached: Callable[[], bool]) -> Iterator[None]:
+        """Let stubs answer, for `rows` images, until `reached` says that the cut was reached."""
+        with forwards_restored([*self.answers, self.cut]):
+            for module, outputs in self.answers.items():
+                module.__dict__["forward"] = _Stub(module.forward, outputs, rows, reached)
+            if self.side == "output":
+                self.cut.__dict__["forward"] = _Stub(self.cut.forward, [self.template], rows, reached)
+            yield
+
+
+class _Stub:
+    """Answers a module's calls before the cut; later calls go to the module itself."""
+
+    def __init__(
+        self, forward: Callable[..., Any], outputs: list[Any], rows: int, reached: Callable[[], bool]
+    ) -> None:
+        self.forward, self.outputs, self.rows, self.reached = forward, iter(outputs), rows, reached
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.reached():
+            return self.forward(*args, **kwargs)
+        output = next(self.outputs, None)
+        if output is None:
+            raise RuntimeError("the network called a module before the cut more often than in its first pass")
+        return _expanded(output, self.rows)
+
+
+@contextmanager
+def forwards_restored(modules: list[nn.Module]) -> Iterator[None]:
+    """Put back, on the way out, the `forward` attributes that were set on instances, or their absence."""
+    missing = object()
+    before = [(module, module.__dict__.get("forward", missing)) for module in modules]
+    try:
+        yield
+    finally:
+        for module, forward in before:
+            if forward is missing:
+                module.__dict__.pop("forward", None)
+            else:
+                module.__dict__["forward"] = forward
+
+
+def poison(images: Tensor, rows: int) -> Tensor:
+    """Return `rows` images of NaN that share one row of memory."""
+    row = torch.full_like(images[:1], float("nan"))
+    return row.expand(rows, *images.shape[1:])
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """Return the tensors of a module's output, in order: a tensor, a sequence, or a mapping."""
+    if isinstance(value, Tensor):
+        return [value]
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
+    return [tensor for item in items for tensor in tensors_of(item)]
+
+
+def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return the output with every tensor passed through `change`."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return type(value)(**{key: with_tensors(item, change) for key, item in value.items()})
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(with_tensors(item, change) for item in value))
+    if isinstance(value, tuple | list):
+        return type(value)(with_tensors(item, change) for item in value)
+    return value
+
+
+def with_first_tensor(value: Any, features: Tensor) -> Any:
+    """Return the output with its first tensor replaced."""
+    first = True
+
+    def change(tensor: Tensor) -> Tensor:
+        nonlocal first
+        if not first:
+            return tensor
+        first = False
+        return features
+
+    return with_tensors(value, change)
+
+
+def _depends_on_row(output: Any, rows: int) -> bool:
+    """Say whether the output has a part for each row, and these parts differ."""
+    for tensor in tensors_of(output):
+        if tensor.ndim and tensor.shape[0] and tensor.shape[0] % rows == 0:
+            parts = tensor.view(rows, -1) if tensor.is_contiguous() else tensor.reshape(rows, -1)
+            if not torch.equal(parts[:1].expand_as(parts), parts):
+                return True
+    return False
+
+
+def _poisoned(output: Any, rows: int) -> Any:
+    """One row's share of the output, floats as NaN."""
+
+    def change(tensor: Tensor) -> Tensor:
+        if tensor.ndim and tensor.shape[0] and tensor.shape[0] % rows == 0:
+            tensor = tensor[: tensor.shape[0] // rows]
+        return torch.full_like(tensor, float("nan")) if tensor.is_floating_point() else tensor.clone()
+
+    return with_tensors(output, change)
+
+
+def _expanded(output: Any, rows: int) -> Any:
+    if rows == 1:
+        return output
+
+    def change(tensor: Tensor) -> Tensor:
+        if tensor.ndim == 0:
+            return tensor
+        if tensor.shape[0] == 1:
+            return tensor.expand(rows, *tensor.shape[1:])
+        return tensor.repeat(rows, *[1] * (tensor.ndim - 1))
+
+    return with_tensors(output, change)
