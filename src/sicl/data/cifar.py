@@ -173,10 +173,10 @@ def _read_sheets(kind: Cifar, folder: Path, split: str) -> _Part:
 
 
 def _read_npz(kind: Cifar, folder: Path, split: str) -> _Part:
-    path = _npz(kind, folder)
+    path = _npz(kind, folder) or folder
     part = "test" if split == "test" else "train"
     try:
-        with np.load(path, allow_pickle=False) as arrays:  # type: ignore[arg-type]
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             x = _first(
                 arrays,
                 f"x_{part}",
