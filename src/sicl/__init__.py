@@ -16,11 +16,19 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from sicl.adapt import BatchNorm as BatchNorm
+    from sicl.adapt import Eata as Eata
+    from sicl.adapt import Rotta as Rotta
+    from sicl.adapt import Sar as Sar
+    from sicl.adapt import Sotta as Sotta
     from sicl.adapt import Source as Source
     from sicl.adapt import Tent as Tent
     from sicl.calibrate import SICL as SICL
+    from sicl.calibrate import McDropout as McDropout
     from sicl.calibrate import Panel as Panel
+    from sicl.calibrate import PseudoCal as PseudoCal
     from sicl.calibrate import Softmax as Softmax
+    from sicl.calibrate import TemperatureScaling as TemperatureScaling
+    from sicl.calibrate import TransCal as TransCal
     from sicl.errors import SiclError as SiclError
     from sicl.models.zoo import load_model as load_model
     from sicl.types import Batch as Batch
@@ -29,8 +37,16 @@ if TYPE_CHECKING:
 
 # Imported on first use: `sicl --help` and plan checks should not wait for torch.
 _ROOMS = {
-    "sicl.adapt": ("BatchNorm", "Source", "Tent"),
-    "sicl.calibrate": ("SICL", "Panel", "Softmax"),
+    "sicl.adapt": ("BatchNorm", "Eata", "Rotta", "Sar", "Sotta", "Source", "Tent"),
+    "sicl.calibrate": (
+        "SICL",
+        "McDropout",
+        "Panel",
+        "PseudoCal",
+        "Softmax",
+        "TemperatureScaling",
+        "TransCal",
+    ),
     "sicl.errors": ("SiclError",),
     "sicl.models.zoo": ("load_model",),
     "sicl.types": ("Batch", "Prediction", "SourceData"),

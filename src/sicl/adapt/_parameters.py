@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
 from torch import nn
 
 from sicl.errors import UnsupportedModelError
+from sicl.models.layers import find_stages
 from sicl.models.norms import batch_norms, norm_layers
+
+Layers = Literal["all", "not_last_stage"]
 
 
 def use_batch_statistics(network: nn.Module) -> None:
@@ -15,15 +22,34 @@ def use_batch_statistics(network: nn.Module) -> None:
         module.track_running_stats = False
 
 
-def train_norm_affines(network: nn.Module, *, method: str) -> list[nn.Parameter]:
-    """Turn gradients on for the scale and shift of every norm layer, and return them in order.
+@contextmanager
+def training(layers: Sequence[nn.Module]) -> Iterator[None]:
+    """Put these layers, and no other, in training mode while the block runs."""
+    try:
+        for layer in layers:
+            layer.training = True
+        yield
+    finally:
+        for layer in layers:
+            layer.training = False
+
+
+def train_norm_affines(network: nn.Module, *, method: str, layers: Layers = "all") -> list[nn.Parameter]:
+    """Turn gradients on for the scale and shift of norm layers, and return them in order.
+
+    Args:
+        network: the private copy.
+        method: the name to put into the error.
+        layers: "all", or "not_last_stage": without the layers that `last_stage_norms` names.
 
     Raises:
         UnsupportedModelError: there are none.
     """
+    skipped = last_stage_norms(network) if layers == "not_last_stage" else frozenset()
     parameters = [
         parameter
-        for _, module in norm_layers(network)
+        for name, module in norm_layers(network)
+        if name not in skipped
         for parameter in (module.weight, module.bias)
         if isinstance(parameter, nn.Parameter)
     ]
@@ -35,3 +61,19 @@ def train_norm_affines(network: nn.Module, *, method: str) -> list[nn.Parameter]
     for parameter in parameters:
         parameter.requires_grad_(True)
     return parameters
+
+
+def last_stage_norms(network: nn.Module) -> frozenset[str]:
+    """Return the names of the norm layers in the last quarter of the stages, and after it.
+
+    That is layer4 of a ResNet; blocks 9-11 and the final norm of a 12-block transformer. A network of one
+    stage has no last one: nothing is named.
+    """
+    stages = find_stages(network)
+    kept = stages[: len(stages) - max(1, len(stages) // 4)]
+    if not kept:
+        return frozenset()
+    names = [name for name, _ in network.named_modules()]
+    inside = [i for i, name in enumerate(names) if name == kept[-1] or name.startswith(f"{kept[-1]}.")]
+    late = set(names[inside[-1] + 1 :])
+    return frozenset(name for name, _ in norm_layers(network) if name in late)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from sicl.adapt._base import Adapter, Method
 from sicl.adapt._entropy import entropy
+from sicl.adapt._optim import Learner, OptimizerName, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
 from sicl.errors import require_choice, require_positive
 from sicl.types import SourceData
@@ -32,11 +32,12 @@ class Tent(Method):
         UnsupportedModelError: the model has no norm layer with affine parameters (on `attach`).
 
     Differs from the reference implementation:
-        - dropout stays off (the reference puts the whole model in training mode).
+        - dropout stays off (the reference puts the whole model in training mode);
+        - layer and group norms are trained too (the reference looks for batch norms only).
     """
 
     lr: float = 1e-3
-    optimizer: Literal["adam", "sgd"] = "adam"
+    optimizer: OptimizerName = "adam"
     steps: int = 1
 
     def __post_init__(self) -> None:
@@ -48,38 +49,21 @@ class Tent(Method):
         return TentAdapter(self, network)
 
 
-class TentAdapter(Adapter):
+class TentAdapter(Learner):
     """A network that lowers its own entropy."""
 
     spec: Tent
     reuses_forward: ClassVar[bool] = True
 
     def __init__(self, spec: Tent, network: nn.Module) -> None:
-        super().__init__(spec, network)
         use_batch_statistics(network)
         parameters = train_norm_affines(network, method="Tent")
-        self.optimizer: torch.optim.Optimizer
-        if spec.optimizer == "adam":
-            self.optimizer = torch.optim.Adam(parameters, lr=spec.lr)
-        else:
-            self.optimizer = torch.optim.SGD(parameters, lr=spec.lr, momentum=0.9)
+        super().__init__(spec, network, make_optimizer(spec.optimizer, parameters, lr=spec.lr))
 
     def update(self, images: Tensor, logits: Tensor | None) -> None:
         """Take `steps` gradient steps on the batch's mean entropy."""
         for _ in range(self.spec.steps):
             logits = self.forward(images) if logits is None else logits
-            loss = entropy(logits).mean()
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
-            self.counters["updates"] += 1
+            self.descend(entropy(logits).mean())
             logits = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that the next step depends on, the optimizer's state included."""
-        return {**super().state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state that `state_dict` gave."""
-        super().load_state_dict(state)
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.count("kept", len(images))

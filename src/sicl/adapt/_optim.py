@@ -1,0 +1,59 @@
+"""What the methods that learn share: how an optimizer is made, one descent, and its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sicl.adapt._base import Adapter, Method
+
+OptimizerName = Literal["adam", "sgd"]
+
+
+def make_optimizer(
+    name: OptimizerName, parameters: Iterable[nn.Parameter], *, lr: float, momentum: float = 0.9
+) -> torch.optim.Optimizer:
+    """Return Adam (betas `momentum`, 0.999) or SGD (momentum), without weight decay."""
+    if name == "adam":
+        return torch.optim.Adam(parameters, lr=lr, betas=(momentum, 0.999))
+    return torch.optim.SGD(parameters, lr=lr, momentum=momentum)
+
+
+class Learner(Adapter):
+    """An adapter that moves parameters by gradient descent.
+
+    Args:
+        spec: the method's configuration.
+        network: the private copy that predicts.
+        optimizer: over the parameters that move; its state is part of the adapter's.
+    """
+
+    def __init__(self, spec: Method, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(spec, network)
+        self.optimizer = optimizer
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters that move."""
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute fresh gradients of a loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def descend(self, loss: Tensor) -> None:
+        """Take one step down the gradient of a loss."""
+        self.backward(loss)
+        self.optimizer.step()
+        self.count("updates", 1)
+
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "optimizer": self.optimizer.state_dict()}
+
+    def _load(self, state: dict[str, Any]) -> None:
+        super()._load(state)
+        self.optimizer.load_state_dict(state["optimizer"])

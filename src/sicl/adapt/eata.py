@@ -1,0 +1,144 @@
+"""EATA: efficient test-time adaptation without forgetting."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sicl.adapt._base import Adapter, Method
+from sicl.adapt._entropy import entropy
+from sicl.adapt._optim import Learner, make_optimizer
+from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
+from sicl.errors import InputError, OptionError, require_between, require_positive
+from sicl.models.split import logits_of
+from sicl.types import SourceData
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eata(Method):
+    """Minimise the entropy of reliable, non-redundant samples, held near the source (Niu et al., 2022).
+
+    A sample counts if its entropy H is below E0 = `margin` ln C and its probabilities are unlike the moving
+    average of those used before; its weight is exp(E0 - H). Parameters that matter to the source domain
+    (Fisher information F) are tied to their start: alpha * sum F (theta - theta0)^2.
+
+    Args:
+        lr: learning rate of SGD with momentum 0.9.
+        margin: E0 as a share of ln C.
+        similarity: the largest |cosine| to the moving average (the paper's epsilon, the code's d).
+        fisher_alpha: strength of the tie (the paper's beta); 0 goes without source data.
+        fisher_samples: source images that the Fisher information is measured on.
+        fisher_batch: images in one gradient of that measurement.
+
+    Raises:
+        OptionError: a value is out of range.
+        InputError: `fisher_alpha` > 0 and no source data (on `attach`).
+        UnsupportedModelError: the model has no norm layer with affine parameters (on `attach`).
+
+    Differs from the reference implementation:
+        - dropout stays off;
+        - the source images of the Fisher information are drawn with `seed`.
+    """
+
+    lr: float = 0.005
+    margin: float = 0.4
+    similarity: float = 0.4
+    fisher_alpha: float = 1.0
+    fisher_samples: int = 2000
+    fisher_batch: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(
+            lr=self.lr,
+            margin=self.margin,
+            fisher_samples=self.fisher_samples,
+            fisher_batch=self.fisher_batch,
+        )
+        require_between(0.0, 1.0, similarity=self.similarity)
+        if not self.fisher_alpha >= 0:
+            raise OptionError(f"`fisher_alpha` must be >= 0, got {self.fisher_alpha!r}.")
+
+    def _adapter(self, network: nn.Module, source: SourceData | None) -> Adapter:
+        if self.fisher_alpha > 0 and source is None:
+            raise InputError(
+                "`Eata` needs source images for its Fisher information: pass "
+                "`source=SourceData(images, labels)` to `attach`, or go without with `Eata(fisher_alpha=0)`."
+            )
+        return EataAdapter(self, network, source)
+
+
+class EataAdapter(Learner):
+    """A network that lowers its entropy on chosen samples."""
+
+    spec: Eata
+    reuses_forward: ClassVar[bool] = True
+
+    def __init__(self, spec: Eata, network: nn.Module, source: SourceData | None) -> None:
+        use_batch_statistics(network)
+        parameters = train_norm_affines(network, method="Eata")
+        super().__init__(spec, network, make_optimizer("sgd", parameters, lr=spec.lr))
+        self.average: Tensor | None = None
+        self.anchor: list[Tensor] = []
+        self.fisher: list[Tensor] = []
+        if spec.fisher_alpha > 0 and source is not None:
+            order = torch.randperm(len(source), generator=self.generator)[: spec.fisher_samples]
+            like = parameters[0]
+            images = source.images[order.to(source.images.device)].to(like.device, like.dtype)
+            self.anchor = [parameter.detach().clone() for parameter in parameters]
+            self.fisher = fisher_information(network, parameters, images, batch=spec.fisher_batch)
+
+    def update(self, images: Tensor, logits: Tensor | None) -> None:
+        """Take one step on the samples that pass both filters; none passes, nothing moves."""
+        logits = self.forward(images) if logits is None else logits
+        entropies = entropy(logits)
+        probabilities = logits.detach().float().softmax(dim=1)
+        limit = self.spec.margin * math.log(logits.shape[1])
+        keep = entropies.detach() < limit
+        if self.average is not None:
+            cosine = F.cosine_similarity(self.average.unsqueeze(0), probabilities, dim=1)
+            keep &= cosine.abs() < self.spec.similarity
+        if not bool(keep.any()):
+            return
+        kept = entropies[keep]
+        loss = (kept * torch.exp(limit - kept.detach())).mean()
+        self.descend(loss + self._tie() if self.fisher else loss)
+        mean = probabilities[keep].mean(dim=0)
+        self.average = mean if self.average is None else 0.9 * self.average + 0.1 * mean
+        self.count("kept", len(kept))
+
+    def _tie(self) -> Tensor:
+        """alpha * sum_i F_i (theta_i - theta0_i)^2, the paper's equation 8."""
+        terms = [
+            (weight * (parameter - start).square()).sum()
+            for weight, parameter, start in zip(self.fisher, self.parameters, self.anchor)
+        ]
+        return self.spec.fisher_alpha * torch.stack(terms).sum()
+
+    def _state(self) -> dict[str, Any]:
+        own = {"average": self.average, "anchor": self.anchor, "fisher": self.fisher}
+        return {**super()._state(), **own}
+
+    def _load(self, state: dict[str, Any]) -> None:
+        super()._load(state)
+        self.average, self.anchor, self.fisher = state["average"], state["anchor"], state["fisher"]
+
+
+def fisher_information(
+    network: nn.Module, parameters: list[nn.Parameter], images: Tensor, *, batch: int
+) -> list[Tensor]:
+    """Return the mean over batches of the squared gradient of the cross-entropy to the own labels."""
+    batches = torch.split(images, batch)
+    total = [torch.zeros_like(parameter) for parameter in parameters]
+    with torch.inference_mode(False), torch.enable_grad():
+        for part in batches:
+            logits = logits_of(network(part.clone() if part.is_inference() else part)).float()
+            loss = F.cross_entropy(logits, logits.detach().argmax(dim=1))
+            for sum_, gradient in zip(total, torch.autograd.grad(loss, parameters)):
+                sum_ += gradient.square()
+    return [sum_ / len(batches) for sum_ in total]
