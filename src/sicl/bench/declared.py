@@ -1,0 +1,161 @@
+"""Read registries and option fields from source text, so that a plan is checked without importing torch."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from inspect import formatannotation
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A default that is an expression, not a literal: known by its text only."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Option:
+    """One field of a spec, as its class declares it.
+
+    Args:
+        annotation: the type, as text.
+        default: its value, `Unread` where that is an expression, MISSING where there is none.
+    """
+
+    annotation: str
+    default: Any = MISSING
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A spec class: where it is, and what can be set.
+
+    Args:
+        path: "module:Class".
+        options: its fields, the inherited ones first.
+        needs_source: whether it declares `needs_source = True`.
+    """
+
+    path: str
+    options: dict[str, Option]
+    needs_source: bool = False
+
+
+@cache
+def registry(module: str, name: str) -> dict[str, str]:
+    """Return the literal dict `name` of a `sicl` module as {key: "module:Class"}."""
+    tree = _tree(module)
+    homes = _homes(tree)
+    for node in tree.body:
+        target = node.target if isinstance(node, ast.AnnAssign) else None
+        if isinstance(target, ast.Name) and target.id == name and isinstance(node.value, ast.Dict):  # type: ignore[union-attr]
+            pairs = zip(node.value.keys, node.value.values)  # type: ignore[union-attr]
+            return {
+                str(key.value): f"{homes[value.id]}:{value.id}"
+                for key, value in pairs
+                if isinstance(key, ast.Constant) and isinstance(value, ast.Name)
+            }
+    raise LookupError(f"{module} has no literal dict {name}.")
+
+
+@cache
+def literal(module: str, name: str) -> Any:
+    """Return the literal value that a `sicl` module assigns to `name`."""
+    for node in _tree(module).body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            return ast.literal_eval(node.value)  # type: ignore[attr-defined]
+    raise LookupError(f"{module} assigns no literal to {name}.")
+
+
+@cache
+def declared_kind(path: str) -> Kind:
+    """Return a `sicl` spec class as its source declares it."""
+    module, _, name = path.partition(":")
+    tree = _tree(module)
+    node = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    homes = {**_homes(tree), **{n.name: module for n in tree.body if isinstance(n, ast.ClassDef)}}
+    options: dict[str, Option] = {}
+    needs_source = False
+    for base in node.bases:
+        if isinstance(base, ast.Name) and homes.get(base.id, "").startswith("sicl."):
+            parent = declared_kind(f"{homes[base.id]}:{base.id}")
+            options.update(parent.options)
+            needs_source |= parent.needs_source
+    for statement in node.body:
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        annotation = ast.unparse(statement.annotation)
+        if annotation.startswith("ClassVar"):
+            if statement.target.id == "needs_source" and isinstance(statement.value, ast.Constant):
+                needs_source = bool(statement.value.value)
+            continue
+        options[statement.target.id] = Option(annotation, _default(statement.value))
+    return Kind(path, options, needs_source)
+
+
+def imported_kind(path: str, spec: type) -> Kind:
+    """Return a class that is already imported, as its fields declare it."""
+    options = {}
+    for item in fields(spec) if is_dataclass(spec) else ():
+        annotation = item.type if isinstance(item.type, str) else formatannotation(item.type)
+        default = item.default
+        if default is MISSING and item.default_factory is not MISSING:
+            default = Unread(f"{item.default_factory}")
+        options[item.name] = Option(annotation, default)
+    return Kind(path, options, bool(getattr(spec, "needs_source", False)))
+
+
+def accepts(annotation: str, value: object) -> bool:
+    """Say whether a value from a plan fits a type; a type that is not understood accepts anything."""
+    return _accepts(ast.parse(annotation, mode="eval").body, value)
+
+
+def _accepts(node: ast.expr, value: object) -> bool:
+    if isinstance(node, ast.BinOp):
+        return _accepts(node.left, value) or _accepts(node.right, value)
+    if isinstance(node, ast.Constant) and node.value is None:
+        return value is None
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+        if node.value.id == "Literal":
+            choices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            return any(isinstance(item, ast.Constant) and item.value == value for item in choices)
+        return not isinstance(value, str | bool | int | float) if node.value.id in ("tuple", "list") else True
+    if isinstance(node, ast.Name):
+        plain = {"str": str, "bool": bool, "int": int, "float": (int, float)}.get(node.id)
+        if plain is None:
+            return True
+        return isinstance(value, plain) and (node.id == "bool" or not isinstance(value, bool))  # type: ignore[arg-type]
+    return True
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    base = PACKAGE.joinpath(*module.split(".")[1:])
+    path = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _homes(tree: ast.Module) -> dict[str, str]:
+    """Return where each name comes from that the module imports."""
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.update({alias.asname or alias.name: node.module for alias in node.names})
+    return found
+
+
+def _default(value: ast.expr | None) -> Any:
+    if value is None:
+        return MISSING
+    try:
+        return ast.literal_eval(value)
+    except ValueError:
+        return Unread(ast.unparse(value))

@@ -1,0 +1,88 @@
+"""What an executor takes and tells: settings and cells in, events out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from sicl.bench.cell import Cell
+
+if TYPE_CHECKING:
+    from sicl.bench.run import Outcome, Progress
+    from sicl.bench.shelf import Shelf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How cells are run; nothing of it is part of what they are.
+
+    Args:
+        data: the folder with the data; None means SICL_DATA or ~/.cache/sicl.
+        device: "cpu", "cuda" (the workers share the GPUs), "cuda:1", "mps".
+        predictions: keep every sample's prediction.
+        cache: a folder for corrupted images, shared between workers and runs; None keeps them in memory.
+        threads: CPU threads a worker; None divides the cores among the workers.
+    """
+
+    data: str | None = None
+    device: str = "cpu"
+    predictions: bool = False
+    cache: str | None = None
+    threads: int | None = None
+
+    def shelf(self, worker: int = 0) -> Shelf:
+        """Return an empty shelf for one worker; "cuda" becomes one of the GPUs."""
+        import torch
+
+        from sicl.bench.shelf import Shelf
+
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        device = self.device
+        if device == "cuda" and torch.cuda.device_count() > 1:
+            device = f"cuda:{worker % torch.cuda.device_count()}"
+        return Shelf(self.data, device, self.cache)
+
+
+@dataclass(frozen=True)
+class Started:
+    """A worker has begun a cell."""
+
+    cell: Cell
+    worker: int
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A worker has done another batch of its cell."""
+
+    cell: Cell
+    worker: int
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A cell is done, or failed."""
+
+    cell: Cell
+    worker: int
+    outcome: Outcome
+
+
+Event = Started | Stepped | Finished
+Emit = Callable[[Event], None]
+
+
+class Executor(Protocol):
+    """Runs cells in any order and tells what happens; every cell finishes exactly once."""
+
+    @property
+    def workers(self) -> int:
+        """How many cells run at the same time."""
+        ...
+
+    def run(self, cells: Sequence[Cell], settings: Settings, emit: Emit) -> None:
+        """Run the cells and tell `emit` what happens; an exception stops the workers."""
+        ...

@@ -1,0 +1,44 @@
+"""Executors by name."""
+
+from __future__ import annotations
+
+from sicl.bench.executors.base import Executor
+from sicl.bench.executors.inline import Inline
+from sicl.bench.executors.processes import Processes
+from sicl.bench.executors.ray import RayCluster
+from sicl.errors import OptionError, require_choice, require_positive
+
+EXECUTORS = ("inline", "processes", "ray")
+
+
+def make_executor(
+    name: str | None = None,
+    *,
+    workers: int | None = None,
+    address: str | None = None,
+    gpus: float = 0.0,
+    cpus: float = 1.0,
+    retries: int = 2,
+) -> Executor:
+    """Return an executor; without a name, `workers` decides between this process and several.
+
+    Args:
+        name: "inline", "processes" or "ray".
+        workers: cells that run at the same time; None: 1, or with Ray as many as the cluster has room for.
+        address: of the Ray cluster ("auto", "ray://host:10001"); None starts a local one.
+        gpus: GPUs a cell takes on a Ray cluster; may be a fraction.
+        cpus: CPUs a cell takes on a Ray cluster.
+        retries: how often a cell is tried again after its worker was lost.
+    """
+    chosen = name or ("processes" if workers is not None and workers > 1 else "inline")
+    require_choice(EXECUTORS, executor=chosen)
+    require_positive(workers=1 if workers is None else workers)
+    if retries < 0:
+        raise OptionError(f"`retries` must be >= 0, got {retries!r}.")
+    if chosen == "inline":
+        if workers not in (None, 1):
+            raise OptionError(f'`workers` must be 1 with executor "inline", got {workers}; use "processes".')
+        return Inline()
+    if chosen == "processes":
+        return Processes(workers=workers or 1, retries=retries)
+    return RayCluster(workers=workers, address=address, gpus=gpus, cpus=cpus, retries=retries)

@@ -1,0 +1,32 @@
+"""Run cells one after the other in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sicl.bench.cell import Cell
+from sicl.bench.executors.base import Emit, Finished, Settings, Started, Stepped
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inline:
+    """One cell at a time, here: no other process, the easiest to debug."""
+
+    @property
+    def workers(self) -> int:
+        """One."""
+        return 1
+
+    def run(self, cells: Sequence[Cell], settings: Settings, emit: Emit) -> None:
+        """Run the cells; see `Executor`."""
+        from sicl.bench.run import Progress, run_cell
+
+        shelf = settings.shelf()
+        for cell in cells:
+            emit(Started(cell, 0))
+
+            def step(progress: Progress, cell: Cell = cell) -> None:
+                emit(Stepped(cell, 0, progress))
+
+            emit(Finished(cell, 0, run_cell(cell, shelf, predictions=settings.predictions, on_batch=step)))

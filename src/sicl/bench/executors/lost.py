@@ -1,0 +1,18 @@
+"""The outcome of a cell whose worker never came back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sicl.bench.cell import Cell
+
+if TYPE_CHECKING:
+    from sicl.bench.run import Outcome
+
+
+def lost_cell(cell: Cell, reason: str) -> Outcome:
+    """Return a failed outcome; a lost cell stays visible in every average."""
+    from sicl.bench.record import Recorder
+    from sicl.bench.run import Outcome
+
+    return Outcome(Recorder(**cell.identity).failed(f"The cell was lost: {reason}.", spec=dict(cell.spec)))

@@ -1,0 +1,184 @@
+"""Run cells in several processes on one machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from sicl.bench.cell import Cell
+from sicl.bench.executors.base import Emit, Finished, Settings, Started, Stepped
+from sicl.bench.executors.lost import lost_cell
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processes:
+    """Several workers, each with its own loaded data and models; they may share one GPU.
+
+    Args:
+        workers: how many.
+        retries: how often a cell is tried again after its worker died.
+    """
+
+    workers: int = 2
+    retries: int = 2
+
+    def run(self, cells: Sequence[Cell], settings: Settings, emit: Emit) -> None:
+        """Run the cells; see `Executor`."""
+        count = min(self.workers, len(cells))
+        if settings.threads is None:
+            settings = replace(settings, threads=max(1, (os.cpu_count() or 1) // max(count, 1)))
+        _Pool(list(cells), settings, emit, self.retries).run(count)
+
+
+class _Pool:
+    """Hands cells to workers, one each, and replaces workers that die."""
+
+    def __init__(self, cells: list[Cell], settings: Settings, emit: Emit, retries: int) -> None:
+        self._waiting = cells[::-1]
+        self._settings = settings
+        self._emit = emit
+        self._retries = retries
+        self._lost: dict[str, int] = {}
+        self._workers: dict[int, _Worker] = {}
+
+    def run(self, count: int) -> None:
+        try:
+            for index in range(count):
+                self._workers[index] = _Worker(index, self._settings)
+                self._hand_out(index)
+            while self._workers:
+                for connection in wait([worker.connection for worker in self._workers.values()]):
+                    index = next(i for i, w in self._workers.items() if w.connection is connection)
+                    self._receive(index)
+        finally:
+            for worker in self._workers.values():
+                worker.kill()
+
+    def _hand_out(self, index: int) -> None:
+        worker = self._workers[index]
+        if not self._waiting:
+            worker.retire()
+            del self._workers[index]
+            return
+        worker.start(self._waiting.pop())
+        assert worker.cell is not None
+        self._emit(Started(worker.cell, index))
+
+    def _receive(self, index: int) -> None:
+        worker = self._workers[index]
+        assert worker.cell is not None
+        try:
+            kind, content = worker.connection.recv()
+        except (EOFError, ConnectionResetError):
+            self._replace(index)
+            return
+        if kind == "step":
+            self._emit(Stepped(worker.cell, index, content))
+        else:
+            self._emit(Finished(worker.cell, index, content))
+            self._hand_out(index)
+
+    def _replace(self, index: int) -> None:
+        """A worker died in the middle of a cell: try the cell again in a new one, but not for ever."""
+        worker = self._workers[index]
+        cell, code = worker.cell, worker.kill()
+        assert cell is not None
+        lost = self._lost[cell.id] = self._lost.get(cell.id, 0) + 1
+        if lost <= self._retries:
+            self._waiting.append(cell)
+        else:
+            self._emit(Finished(cell, index, lost_cell(cell, f"its worker died {lost} times (exit code {code})")))
+        self._workers[index] = _Worker(index, self._settings)
+        self._hand_out(index)
+
+
+class _Worker:
+    """One process and the pipe to it."""
+
+    def __init__(self, index: int, settings: Settings) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, other = context.Pipe()
+        self.cell: Cell | None = None
+        self.process = context.Process(
+            target=_work, args=(other, index, settings), name=f"sicl-{index}", daemon=True
+        )
+        with _environment(settings.threads or 1):
+            self.process.start()
+        # Held open here, the pipe would never report the worker's death.
+        other.close()
+
+    def start(self, cell: Cell) -> None:
+        self.cell = cell
+        self.connection.send(cell)
+
+    def retire(self) -> None:
+        self.connection.send(None)
+        self.process.join()
+        self.connection.close()
+
+    def kill(self) -> int | None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+        return self.process.exitcode
+
+
+def _work(connection: Connection, index: int, settings: Settings) -> None:
+    """The life of a worker: take a cell, tell its progress, give its outcome, until there are no more."""
+    import signal
+
+    # Ctrl-C reaches the whole group; the parent decides, and ends its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from sicl.bench.run import run_cell
+
+    shelf = settings.shelf(index)
+    teller = _Teller(connection)
+    while (cell := _next(connection)) is not None:
+        outcome = run_cell(cell, shelf, predictions=settings.predictions, on_batch=teller.step)
+        connection.send(("done", outcome))
+
+
+def _next(connection: Connection) -> Cell | None:
+    try:
+        cell: Cell | None = connection.recv()
+    except EOFError:
+        return None
+    return cell
+
+
+class _Teller:
+    """Tells progress at most a few times a second: a small model makes hundreds of batches in that time."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._last = 0.0
+
+    def step(self, progress: Any) -> None:
+        import time
+
+        now = time.monotonic()
+        if now - self._last > 0.2:
+            self._last = now
+            self._connection.send(("step", progress))
+
+
+@contextmanager
+def _environment(threads: int) -> Iterator[None]:
+    """Set what a child reads when it imports numpy and torch."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update({name: str(threads) for name in THREADS})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,80 @@
+"""Run a plan into a folder: what is missing is run, what is there is kept."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from sicl.bench.executors import Event, Executor, Finished, Settings, make_executor
+from sicl.bench.plan import Plan
+from sicl.bench.schema import Record
+from sicl.bench.store import CACHE, Store
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to.
+
+    Args:
+        records: one a cell, in the plan's order.
+        ran: how many of them were run now.
+    """
+
+    records: tuple[Record, ...]
+    ran: int
+
+    @property
+    def failed(self) -> tuple[Record, ...]:
+        """The records of cells that failed."""
+        return tuple(record for record in self.records if record.status == "failed")
+
+
+def run_plan(
+    plan: Plan,
+    folder: str | os.PathLike[str],
+    *,
+    executor: Executor | None = None,
+    settings: Settings | None = None,
+    retry_failed: bool = False,
+    watch: Callable[[Event], None] | None = None,
+    on_start: Callable[[int, int], None] | None = None,
+) -> Result:
+    """Run the cells of a plan that the folder has no record of, and return the records of all.
+
+    A run can be killed at any moment: the next one goes on where it stopped, and no cell is run twice.
+
+    Args:
+        plan: what to run.
+        folder: where the records go.
+        executor: where cells run; default in this process.
+        settings: how they run.
+        retry_failed: run cells that failed before again.
+        watch: told every event, after a finished cell has been written.
+        on_start: told how many cells will run, and how many the plan has.
+    """
+    store, chosen = Store(folder), settings or Settings()
+    runner = executor or make_executor()
+    with store.locked():
+        store.clean()
+        store.write_plan(plan)
+        missing = store.missing(plan.cells, predictions=chosen.predictions, retry_failed=retry_failed)
+        if on_start is not None:
+            on_start(len(missing), len(plan))
+        own_cache = chosen.cache is None and runner.workers > 1
+        if own_cache:
+            chosen = replace(chosen, cache=str(store.folder.absolute() / CACHE))
+
+        def emit(event: Event) -> None:
+            if isinstance(event, Finished):
+                store.write(event.cell, event.outcome)
+            if watch is not None:
+                watch(event)
+
+        if missing:
+            runner.run(missing, chosen, emit)
+        if own_cache:
+            shutil.rmtree(store.folder / CACHE, ignore_errors=True)
+    records = [store.read(cell) for cell in plan.cells]
+    return Result(tuple(record for record in records if record is not None), len(missing))
