@@ -1,9 +1,32 @@
 """Calibrators: frozen specs that turn an adapter's predictions into trustworthy confidence."""
 
 from sicl.calibrate._base import Calibrated, Calibration, Calibrator, Panel
+from sicl.calibrate.mc_dropout import McDropout
+from sicl.calibrate.pseudocal import PseudoCal
 from sicl.calibrate.sicl import SICL
 from sicl.calibrate.softmax import Softmax
+from sicl.calibrate.temperature_scaling import TemperatureScaling
+from sicl.calibrate.transcal import TransCal
 
-CALIBRATORS: dict[str, type[Calibrator]] = {"softmax": Softmax, "sicl": SICL}
+CALIBRATORS: dict[str, type[Calibrator]] = {
+    "softmax": Softmax,
+    "temperature_scaling": TemperatureScaling,
+    "mc_dropout": McDropout,
+    "transcal": TransCal,
+    "pseudocal": PseudoCal,
+    "sicl": SICL,
+}
 
-__all__ = ["CALIBRATORS", "SICL", "Calibrated", "Calibration", "Calibrator", "Panel", "Softmax"]
+__all__ = [
+    "CALIBRATORS",
+    "SICL",
+    "Calibrated",
+    "Calibration",
+    "Calibrator",
+    "McDropout",
+    "Panel",
+    "PseudoCal",
+    "Softmax",
+    "TemperatureScaling",
+    "TransCal",
+]

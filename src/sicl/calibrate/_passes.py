@@ -1,0 +1,54 @@
+"""Extra passes through the network that predicts: as it predicts, and without a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from sicl.models.norms import batch_norms, batch_statistics
+from sicl.types import SourceData
+
+
+@contextmanager
+def as_it_predicts(network: nn.Module) -> Iterator[None]:
+    """Normalise as the network stands (batch or running statistics), writing no buffer."""
+    batchwise = any(module.training for module in batch_norms(network))
+    with torch.no_grad(), batch_statistics(network) if batchwise else nullcontext():
+        yield
+
+
+def device_of(network: nn.Module) -> torch.device:
+    """Return the device of the network's first parameter (the CPU if it has none)."""
+    parameter = next(iter(network.parameters()), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+def draw_source(source: SourceData, n: int, seed: int) -> SourceData:
+    """Return `n` samples of `source`, drawn without replacement (all of them if it has no more)."""
+    if len(source) <= n:
+        return source
+    chosen = torch.randperm(len(source), generator=torch.Generator().manual_seed(seed))[:n]
+    return SourceData(
+        source.images[chosen.to(source.images.device)], source.labels[chosen.to(source.labels.device)]
+    )
+
+
+def batches(images: Tensor, size: int, network: nn.Module) -> Iterator[Tensor]:
+    """Yield nearly equal batches of at most `size` images, on the network's device and in its dtype.
+
+    Nearly equal, because a small last batch would have poor batch statistics.
+    """
+    like = next(iter(network.parameters()), None)
+    for part in images.tensor_split(-(-len(images) // size)):
+        yield part if like is None else part.to(like.device, like.dtype)
+
+
+def is_due(count: int, every: int) -> bool:
+    """Say whether to refit at batch `count` (from 0): every `every` batches, more often at the start.
+
+    Batches 0, 1, 2, 4, 8, ... below `every` are due too: early on, each doubles what there is to fit on.
+    """
+    return count % every == 0 or (count < every and count & (count - 1) == 0)

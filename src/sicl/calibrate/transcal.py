@@ -1,0 +1,197 @@
+"""TransCal: carry a source model's accuracy over to the target by importance weights, and match it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from torch import Tensor, nn
+
+from sicl.adapt import Adapter, Moment
+from sicl.calibrate._base import Calibration, Calibrator, predicted_probability, require_source
+from sicl.calibrate._density import density_ratio
+from sicl.calibrate._memory import Recent
+from sicl.calibrate._passes import as_it_predicts, batches, draw_source, is_due
+from sicl.calibrate._temperature import HIGHEST, Warned, fit_temperature
+from sicl.errors import InputError, require_positive
+from sicl.models.head import find_head, penultimate
+from sicl.types import SourceData
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransCal(Calibrator):
+    """Match the mean confidence to an importance-weighted estimate of the accuracy (Wang et al., 2020).
+
+    A logistic regression on penultimate features tells source from stream; its odds weigh the errors on
+    labelled source data, control variates lower the variance, and (T, lambda) minimise
+    |mean confidence on the stream - estimated accuracy|, lambda tempering the weights.
+
+    Args:
+        every: refit every so many batches (and at batches 0, 1, 2, 4, ... before the first of these).
+        window: how many recent stream samples to fit on, the current batch always among them; a window no
+            larger than the batch is the batch alone.
+        source_samples: the most labelled source samples to use (drawn at random if there are more); they go
+            through the current network, as it predicts, at every refit.
+        penalty: of the logistic regression (scikit-learn's 1 / C).
+        head: the module whose input are the features; "auto" is the last linear layer called.
+        batch_size: of the passes over source data.
+        seed: of the draw of source samples.
+
+    Raises:
+        OptionError: a value is out of range.
+        InputError: no `source` was given, or a single sample (on `attach`).
+        UnsupportedModelError: "auto" found no linear layer.
+
+    Differs from the reference implementation:
+        - online: fits on a window of the stream and refits, because the model moves; features of the window
+          are of the model of their time, those of source samples of the model of now;
+        - only validation data is needed: the classifier of domains is cross-fitted on its two halves, where
+          the reference fits it on training features;
+        - both domains are weighted alike instead of resampled, and weights are kept within [1e-4, 1e4];
+        - exact gradients go to SLSQP, and T <= 100.
+    """
+
+    every: int = 10
+    window: int = 1024
+    source_samples: int = 1000
+    penalty: float = 1.0
+    head: str = "auto"
+    batch_size: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_positive(
+            every=self.every,
+            window=self.window,
+            source_samples=self.source_samples,
+            penalty=self.penalty,
+            batch_size=self.batch_size,
+        )
+
+    def calibration(self, adapter: Adapter, *, source: SourceData | None = None) -> Calibration:
+        """Return the live calibration; it keeps the source data."""
+        source = require_source(source, calibrator="TransCal")
+        if min(len(source), self.source_samples) < 2:
+            raise InputError("`TransCal` needs at least 2 source samples, got 1; pass a larger `source`.")
+        return _TransCalibration(self, source)
+
+
+class _TransCalibration(Calibration):
+    def __init__(self, spec: TransCal, source: SourceData) -> None:
+        self.spec = spec
+        self.source = draw_source(source, spec.source_samples, spec.seed)
+        self.head: str | None = None if spec.head == "auto" else spec.head
+        self.features, self.logits = Recent(spec.window), Recent(spec.window)
+        self.warned = Warned("TransCal")
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the stream."""
+        self.features.clear()
+        self.logits.clear()
+        self.count = 0
+        self.temperature, self.accuracy = 1.0, float("nan")
+
+    def confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+        """Refit if it is time, and return the predicted class's probability at the temperature."""
+        with as_it_predicts(moment.network):
+            if self.head is None:
+                self.head = find_head(moment.network, moment.images)
+            features, _ = penultimate(moment.network, self.head, moment.images)
+        self.features.add(features.float())
+        self.logits.add(moment.logits)
+        if is_due(self.count, self.spec.every):
+            self._refit(moment.network, self.head)
+        self.count += 1
+        labels = moment.logits.argmax(dim=1)
+        confidence = predicted_probability(moment.logits / self.temperature, labels)
+        fitted = {"temperature": self.temperature, "estimated_accuracy": self.accuracy}
+        return confidence, {k: torch.tensor(v, device=confidence.device) for k, v in fitted.items()}
+
+    def _refit(self, network: nn.Module, head: str) -> None:
+        with as_it_predicts(network):
+            parts = batches(self.source.images, self.spec.batch_size, network)
+            features, logits = map(torch.cat, zip(*(penultimate(network, head, part) for part in parts)))
+        labels = self.source.labels.to(logits.device)
+        ratio = density_ratio(features.float(), self.features.values(), penalty=self.spec.penalty)
+        fit = fit_temperature(logits, labels)
+        self.warned.about(fit)
+        self.temperature, self.accuracy = match_accuracy(
+            self.logits.values(),
+            ratio,
+            right=logits.argmax(dim=1) == labels,
+            source_confidence=float((logits.float() / fit.temperature).softmax(dim=1).amax(dim=1).mean()),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the window and what was fitted on it."""
+        return {
+            "features": self.features.state_dict(),
+            "logits": self.logits.state_dict(),
+            "count": self.count,
+            "temperature": self.temperature,
+            "accuracy": self.accuracy,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state that `state_dict` gave."""
+        self.features.load_state_dict(state["features"])
+        self.logits.load_state_dict(state["logits"])
+        self.count, self.temperature = state["count"], state["temperature"]
+        self.accuracy = state["accuracy"]
+
+
+def match_accuracy(
+    logits: Tensor, ratio: Tensor, *, right: Tensor, source_confidence: float
+) -> tuple[float, float]:
+    """Return (T, estimated accuracy): SLSQP over T in [1, 100] and lambda in [0, 1], from (2, 0.5).
+
+    Args:
+        logits: M x C, of the stream.
+        ratio: N density ratios of the source samples.
+        right: N booleans, whether the model is right on them.
+        source_confidence: its mean confidence there after temperature scaling, the mean of `right`'s control.
+    """
+    # In float64 on the CPU: small data, and SLSQP stops at differences of 1e-6.
+    scores, weight, hits = (value.detach().double().cpu() for value in (logits, ratio, right))
+
+    def gap(point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        with torch.enable_grad():
+            x = torch.tensor(point, dtype=torch.float64, requires_grad=True)
+            confidence = (scores / x[0]).softmax(dim=1).amax(dim=1).mean()
+            loss = (confidence - weighted_accuracy(weight ** x[1], hits, source_confidence)).abs()
+            (gradient,) = torch.autograd.grad(loss, x)
+        return float(loss), gradient.numpy()
+
+    found: Any = minimize(
+        gap, np.array([2.0, 0.5]), jac=True, method="SLSQP", bounds=((1.0, HIGHEST), (0.0, 1.0))
+    )
+    temperature, power = (float(np.clip(v, *b)) for v, b in zip(found.x, ((1.0, HIGHEST), (0.0, 1.0))))
+    return temperature, float(weighted_accuracy(weight**power, hits, source_confidence))
+
+
+def weighted_accuracy(weight: Tensor, right: Tensor, source_confidence: float) -> Tensor:
+    """Return 1 - the importance-weighted error, with two control variates of known mean.
+
+    The first is the weight itself (mean 1), the second being right (mean: the calibrated confidence on source
+    data); each enters with the coefficient that minimises the variance.
+    """
+    error = weight * (1 - right)
+    first = _coefficient(error, weight)
+    controlled = error + first * (weight - 1)
+    second = _coefficient(controlled, right)
+    return 1 - (controlled + second * (right - source_confidence)).mean()
+
+
+def _coefficient(values: Tensor, control: Tensor) -> Tensor:
+    """-Cov(values, control) / Var(control), or 0 where the control is constant."""
+    centred = control - control.mean()
+    variance = centred.square().sum()
+    covariance = ((values - values.mean()) * centred).sum()
+    # The guard is inside the division too: a gradient through 0 / 0 would be NaN.
+    constant = variance < 1e-12
+    return torch.where(constant, torch.zeros_like(variance), -covariance / (variance + constant))
