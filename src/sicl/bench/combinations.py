@@ -60,6 +60,7 @@ def check_combination(
             f"needs batch norms, which the model {model.label!r} does not have; keep it to other models with "
             "`models`, or leave one out.",
         )
+    problems.catch(f"method {method.label!r}", lambda: method_preset(method, dataset, model))
     wanting = [entry.label for entry in (method, *calibrators) if needs_source(entry)]
     name = str(dataset.options.get("source", dataset.name))
     has_source = clean_name(name) in SOURCE_SETS or registry.OWN.fullmatch(name)
@@ -69,6 +70,13 @@ def check_combination(
             f"has no source validation data, which {', '.join(map(repr, wanting))} need; name a data set that "
             'has with `source = "cifar10"`.',
         )
+
+
+def method_preset(method: Entry, dataset: Entry, model: Entry) -> dict[str, Any]:
+    """Return the options that a method's preset sets for this data set and model."""
+    if method.preset is None or method.kind is None:
+        return {}
+    return registry.preset_options(method.kind, clean_name(dataset.name), method.preset, architecture(model))
 
 
 def check_models(pairs: Iterable[tuple[Entry, Entry]], seeds: Sequence[int], problems: Problems) -> None:

@@ -39,8 +39,8 @@ class Entry:
         return all(label in self.limits[key] for key, label in labels.items() if key in self.limits)
 
     def complete(self) -> dict[str, Any]:
-        """Return every option with its value; with a preset only those that are set on top of it."""
-        if self.kind is None or self.preset:
+        """Return every option with its value: the plan's, else the default."""
+        if self.kind is None:
             return dict(self.options)
         known = {name: option.default for name, option in self.kind.options.items()}
         known = {name: value for name, value in known.items() if not isinstance(value, Unread)}

@@ -16,6 +16,7 @@ from sicl.bench.combinations import (
     check_combination,
     check_models,
     check_values,
+    method_preset,
     model_source,
     source_of,
 )
@@ -139,9 +140,9 @@ def _combinations(entries: dict[str, list[Entry]], problems: Problems) -> Iterat
 
 def _spec(parts: tuple[Entry, ...], calibrators: list[Entry], seed: int, predict: str | None) -> dict[str, Any]:
     dataset, model, method, stream = parts
-    chosen = _with_seed(method, seed)
+    chosen = _with_seed(method, seed, method_preset(method, dataset, model))
     if predict is not None:
-        chosen["options"] = {**chosen["options"], "predict": method.options.get("predict", predict)}
+        chosen["options"]["predict"] = method.options.get("predict", predict)
     return {
         "dataset": {
             "name": dataset.name,
@@ -162,10 +163,12 @@ def _spec(parts: tuple[Entry, ...], calibrators: list[Entry], seed: int, predict
     }
 
 
-def _with_seed(entry: Entry, seed: int) -> dict[str, Any]:
+def _with_seed(entry: Entry, seed: int, preset: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return what a spec object is made from; its `seed` is the cell's unless the plan sets it."""
     assert entry.kind is not None
-    options = {**entry.complete(), **entry.options}
+    # A calibrator's preset is a function of its class, so it is kept by name, with what is set on top.
+    by_name = entry.preset is not None and preset is None
+    options = dict(entry.options) if by_name else {**entry.complete(), **(preset or {}), **entry.options}
     if "seed" in entry.kind.options or entry.name == "noisy":
         options["seed"] = entry.options.get("seed", seed)
     return {

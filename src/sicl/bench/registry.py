@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 from sicl.bench.declared import Kind, declared_kind, imported_kind, literal, registry
@@ -18,7 +20,7 @@ MODEL_LIBRARIES = ("timm", "torchvision", "hf", "imagenet-resnet50")
 NEEDS_SOURCE = ("eata", "temperature_scaling", "transcal")
 """The built-in methods and calibrators that need labelled source data."""
 
-NEEDS_BATCH_NORM = ("batchnorm", "rotta", "sotta")
+NEEDS_BATCH_NORM = ("batchnorm",)
 """The built-in methods that need batch normalisation layers, which transformers do not have."""
 
 VARIANTS = {"sicl_paper": ("sicl", "paper")}
@@ -104,15 +106,47 @@ def import_own(path: str) -> Any:
     return found
 
 
-def build(kind: str, options: Mapping[str, Any], preset: str | None = None) -> Any:
-    """Return the spec object: `Class(**options)`, or `Class.preset(**options)`."""
-    spec = import_own(kind)
+def build(path: str, options: Mapping[str, Any], preset: str | None = None) -> Any:
+    """Return the spec object: `Class(**options)`, or `Class.preset(**options)`.
+
+    Lists become tuples; `confidence` (of SoTTA) may be a calibrator's name, or a table with a `name`.
+    """
+    spec = import_own(path)
     frozen = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    if isinstance(frozen.get("confidence"), str | Mapping):
+        frozen["confidence"] = _calibrator(frozen["confidence"])
     return getattr(spec, preset)(**frozen) if preset else spec(**frozen)
+
+
+def _calibrator(value: str | Mapping[str, Any]) -> Any:
+    table = {"name": value} if isinstance(value, str) else dict(value)
+    name = str(table.pop("name", ""))
+    preset = VARIANTS[name][1] if name in VARIANTS else None
+    return build(find_kind("calibrator", name).path, table, preset)
+
+
+def preset_options(kind: Kind, dataset: str, preset: str, architecture: str) -> dict[str, Any]:
+    """Return the options that a method's preset sets for a (clean) data set; none for a user's own method.
+
+    Raises:
+        OptionError: there is no such preset, or none for the data set.
+    """
+    # The table of presets stands alone, so that reading it does not import its package, and torch with it.
+    path = Path(__file__).parents[1] / "adapt" / "_presets.py"
+    spec = spec_from_file_location("sicl.bench._method_presets", path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: dict[str, Any] = module.preset_options(kind.path.partition(":")[2], dataset, preset, architecture)
+    return found
 
 
 def base_class(noun: str) -> type:
     """Return the class that every method, calibrator or stream derives from."""
-    homes = {"method": "sicl.adapt:Method", "calibrator": "sicl.calibrate:Calibrator", "stream": "sicl.streams:Stream"}
+    homes = {
+        "method": "sicl.adapt:Method",
+        "calibrator": "sicl.calibrate:Calibrator",
+        "stream": "sicl.streams:Stream",
+    }
     found: type = import_own(homes[noun])
     return found

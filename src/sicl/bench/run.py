@@ -16,7 +16,6 @@ import torch
 from sicl.adapt import Method
 from sicl.bench import registry
 from sicl.bench.cell import Cell
-from sicl.bench.combinations import clean_name
 from sicl.bench.environment import environment
 from sicl.bench.record import Record, Recorder
 from sicl.bench.shelf import Shelf, require_classes
@@ -174,18 +173,7 @@ class _Tally:
 
 def resolve(spec: Mapping[str, Any]) -> tuple[Method, dict[str, Calibrator]]:
     """Return the method and the calibrators of a cell's spec."""
-    method, options = spec["method"], spec["method"]["options"]
-    if method["preset"]:
-        kind = registry.import_own(method["class"])
-        words = f"{spec['model']['name']} {spec['model']['load']} {spec['model']['options']}".lower()
-        base = kind.for_dataset(
-            clean_name(spec["dataset"]["name"]),
-            preset=method["preset"],
-            architecture="vit" if "vit" in words else "resnet",
-        )
-        made: Method = replace(base, **options)
-    else:
-        made = registry.build(method["class"], options)
+    made: Method = registry.build(spec["method"]["class"], spec["method"]["options"])
     calibrators = {
         label: registry.build(item["class"], item["options"], item["preset"])
         for label, item in spec["calibrators"].items()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sicl.bench.executors import Event, Executor, Finished, Settings, make_executor
+from sicl.bench.executors.processes import Processes
 from sicl.bench.plan import Plan
 from sicl.bench.schema import Record
 from sicl.bench.store import CACHE, Store
@@ -62,7 +63,7 @@ def run_plan(
         missing = store.missing(plan.cells, predictions=chosen.predictions, retry_failed=retry_failed)
         if on_start is not None:
             on_start(len(missing), len(plan))
-        own_cache = chosen.cache is None and runner.workers > 1
+        own_cache = chosen.cache is None and isinstance(runner, Processes)
         if own_cache:
             chosen = replace(chosen, cache=str(store.folder.absolute() / CACHE))
 

@@ -78,11 +78,6 @@ Emit = Callable[[Event], None]
 class Executor(Protocol):
     """Runs cells in any order and tells what happens; every cell finishes exactly once."""
 
-    @property
-    def workers(self) -> int:
-        """How many cells run at the same time."""
-        ...
-
     def run(self, cells: Sequence[Cell], settings: Settings, emit: Emit) -> None:
         """Run the cells and tell `emit` what happens; an exception stops the workers."""
         ...

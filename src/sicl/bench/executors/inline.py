@@ -13,11 +13,6 @@ from sicl.bench.executors.base import Emit, Finished, Settings, Started, Stepped
 class Inline:
     """One cell at a time, here: no other process, the easiest to debug."""
 
-    @property
-    def workers(self) -> int:
-        """One."""
-        return 1
-
     def run(self, cells: Sequence[Cell], settings: Settings, emit: Emit) -> None:
         """Run the cells; see `Executor`."""
         from sicl.bench.run import Progress, run_cell

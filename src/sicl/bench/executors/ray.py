@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sicl.bench.cell import Cell
 from sicl.bench.executors.base import Emit, Finished, Settings, Started
 from sicl.bench.executors.lost import lost_cell
 from sicl.errors import OptionError, require_positive
+
+if TYPE_CHECKING:
+    from sicl.bench.run import Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +28,127 @@ class RayCluster:
     Args:
         workers: cells at the same time; None: as many as fit on the cluster.
         address: of the cluster ("auto", "ray://host:10001"); None starts one on this machine.
-        gpus: GPUs a cell takes; a fraction lets cells share one.
+        gpus: GPUs a cell takes; a fraction lets cells share one. None: 1 on a GPU device, else 0.
         cpus: CPUs a cell takes.
         retries: how often a cell is tried again after its worker was lost.
     """
 
-    workers: int = 0
+    workers: int | None = None
     address: str | None = None
-    gpus: float = 0.0
+    gpus: float | None = None
     cpus: float = 1.0
     retries: int = 2
+
+    def __post_init__(self) -> None:
+        require_positive(cpus=self.cpus)
+        if self.gpus is not None and self.gpus < 0:
+            raise OptionError(f"`gpus` must be >= 0, got {self.gpus!r}.")
+
+    def run(self, cells: Sequence[Cell], settings: Settings, emit: Emit) -> None:
+        """Run the cells; see `Executor`."""
+        ray = _import_ray()
+        settings = replace(settings, threads=settings.threads or max(1, int(self.cpus)))
+        mine = not ray.is_initialized()
+        if mine:
+            _connect(ray, self.address)
+        try:
+            needs = {"CPU": self.cpus, "GPU": self._gpus(settings)}
+            count = min(self.workers or _room(ray, needs), len(cells))
+            _Pool(ray, list(cells), settings, emit, needs, self.retries).run(count)
+        finally:
+            if mine:
+                ray.shutdown()
+
+    def _gpus(self, settings: Settings) -> float:
+        uses_gpu = settings.device.startswith("cuda")
+        if uses_gpu and self.gpus == 0:
+            raise OptionError("`gpus` must be > 0 with device cuda, got 0; 0.25 lets four cells share a GPU.")
+        return (1.0 if uses_gpu else 0.0) if self.gpus is None else self.gpus
+
+
+class _Pool:
+    """One cell at a time for each actor; Ray restarts an actor whose process or machine is lost."""
+
+    def __init__(
+        self, ray: Any, cells: list[Cell], settings: Settings, emit: Emit, needs: dict[str, float], retries: int
+    ) -> None:
+        self._ray = ray
+        self._waiting = cells[::-1]
+        self._settings = settings
+        self._emit = emit
+        self._retries = retries
+        self._actor = ray.remote(_Actor).options(
+            num_cpus=needs["CPU"], num_gpus=needs["GPU"], max_restarts=-1, max_task_retries=retries
+        )
+        self._running: dict[Any, tuple[int, Any, Cell]] = {}
+
+    def run(self, count: int) -> None:
+        for index in range(count):
+            self._hand_out(index, self._actor.remote(index, self._settings))
+        while self._running:
+            ready, _ = self._ray.wait(list(self._running), num_returns=1)
+            index, actor, cell = self._running.pop(ready[0])
+            try:
+                outcome = self._ray.get(ready[0])
+            except self._ray.exceptions.RayError as error:
+                reason = str(error).strip().splitlines()[0]
+                outcome = lost_cell(cell, f"its worker was lost {self._retries + 1} times ({reason})")
+                actor = self._actor.remote(index, self._settings)
+            self._emit(Finished(cell, index, outcome))
+            self._hand_out(index, actor)
+
+    def _hand_out(self, index: int, actor: Any) -> None:
+        if self._waiting:
+            cell = self._waiting.pop()
+            self._running[actor.run.remote(cell)] = (index, actor, cell)
+            self._emit(Started(cell, index))
+
+
+class _Actor:
+    """A worker on the cluster."""
+
+    def __init__(self, index: int, settings: Settings) -> None:
+        self._settings = settings
+        self._shelf = settings.shelf(index)
+
+    def run(self, cell: Cell) -> Outcome:
+        from sicl.bench.run import run_cell
+
+        return run_cell(cell, self._shelf, predictions=self._settings.predictions)
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise OptionError(
+            'executor "ray" needs the package ray; install it with `pip install "sicl[ray]"`.'
+        ) from error
+    return ray
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    # The workers must find what the plan names, also in the folder the run was started from.
+    found = os.pathsep.join(dict.fromkeys(os.path.abspath(path) for path in sys.path))
+    environment = {"env_vars": {"PYTHONPATH": found}}
+    options: dict[str, Any] = {} if address else {"include_dashboard": False}
+    try:
+        ray.init(
+            address=address,
+            runtime_env=environment,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            **options,
+        )
+    except (ConnectionError, ValueError) as error:
+        raise OptionError(f"no Ray cluster answers at {address!r} ({error}); check `address`.") from error
+
+
+def _room(ray: Any, needs: dict[str, float]) -> int:
+    """Return how many cells fit on the cluster at the same time."""
+    has = ray.cluster_resources()
+    room = min(int(has.get(name, 0) / amount) for name, amount in needs.items() if amount > 0)
+    if room < 1:
+        wanted = ", ".join(f"{amount:g} {name}" for name, amount in needs.items() if amount > 0)
+        raise OptionError(f"the Ray cluster has no room for a cell, which takes {wanted}; ask for less.")
+    return room

@@ -1,0 +1,112 @@
+"""A run as the command line shows it: the plan before, progress meanwhile, a summary after."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from sicl.bench.cost import estimate, shape
+from sicl.bench.executors import Executor, Settings
+from sicl.bench.plan import Plan
+from sicl.bench.progress import Display, duration
+from sicl.bench.runner import Result, run_plan
+
+
+def find_own_modules(*folders: Path) -> None:
+    """Let a plan name modules that lie beside it or in the current folder."""
+    for folder in (*folders, Path.cwd()):
+        if str(folder.absolute()) not in sys.path:
+            sys.path.append(str(folder.absolute()))
+
+
+def show_plan(plan: Plan, console: Console | None = None) -> None:
+    """Print what a plan would run, and roughly what that costs."""
+    console = console or Console(highlight=False)
+    console.print(f"[bold]{plan.name}[/bold]: {len(plan)} cells")
+    table = Table(box=None, show_header=False)
+    for noun, counts in shape(plan).items():
+        table.add_row(noun, ", ".join(f"{name} ({count})" for name, count in counts.items()))
+    table.add_row("calibrators", ", ".join(plan.cells[0].spec["calibrators"]))
+    table.add_row("predict", ", ".join(sorted({c.spec["method"]["options"]["predict"] for c in plan.cells})))
+    console.print(table)
+    for cell in plan.cells[:5]:
+        console.print(f"  {cell.label}")
+    if len(plan) > 5:
+        console.print(f"  ... and {len(plan) - 5} more")
+    cost = estimate(plan)
+    console.print(
+        f"{cost.images:,} images, {cost.passes:,.0f} forward passes: roughly "
+        f"{duration(cost.seconds('cpu'))} on one CPU core, {duration(cost.seconds('cuda'))} on one GPU."
+    )
+
+
+def run_live(
+    plan: Plan,
+    folder: Path,
+    *,
+    executor: Executor,
+    data: Path | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    predictions: bool = False,
+    cache: Path | None = None,
+    retry_failed: bool = False,
+    console: Console | None = None,
+) -> Result:
+    """Run a plan under a live display, print its summary and write its report into the folder."""
+    console = console or Console(highlight=False)
+    settings = Settings(
+        data=str(data.absolute()) if data else None,
+        device=choose_device(device),
+        predictions=predictions,
+        cache=str(cache.absolute()) if cache else None,
+        threads=threads,
+    )
+    with Display(console) as display:
+        result = run_plan(
+            plan,
+            folder,
+            executor=executor,
+            settings=settings,
+            retry_failed=retry_failed,
+            watch=display.watch,
+            on_start=display.start,
+        )
+    show_summary(result, console)
+    from sicl.bench.report import write_report
+
+    report = write_report(result.records, folder / "report.html", title=plan.name)
+    console.print(f"Records in {folder}, report in {report}.")
+    return result
+
+
+def choose_device(device: str) -> str:
+    """Return the device that "auto" stands for: a GPU where there is one."""
+    if device != "auto":
+        return device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def show_summary(result: Result, console: Console) -> None:
+    """Print accuracy and mean ECE of every method, and every failure."""
+    from sicl.bench.report.summary import calibrators_of, group_records, mean_accuracy, mean_metric
+
+    names = calibrators_of(result.records)
+    table = Table("data set", "model", "method", "stream", "cells", "acc", *names, box=None)
+    for group in group_records(result.records):
+        cells = f"{len(group.done)} of {len(group.records)}" if group.done != group.records else None
+        means = [mean_accuracy(group.records), *(mean_metric(group.records, n, "cumulative_ece") for n in names)]
+        numbers = ["-" if mean.value is None else f"{100 * mean.value:.1f}" for mean in means]
+        what = (group.dataset, group.model, group.method, group.stream)
+        table.add_row(*what, cells or str(len(group.records)), *numbers)
+    console.print(table)
+    console.print("Accuracy and cumulative ECE in %, means over the cells that are done.")
+    for record in result.failed:
+        console.print(f"FAILED {record.label}: {record.error}", style="red", markup=False)
+    if result.failed:
+        console.print(f"{len(result.failed)} cells failed; --retry-failed runs them again.")

@@ -1,0 +1,87 @@
+"""`sicl bench`: run a plan, on one machine or many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+HELP = {
+    "plan": "The plan, a TOML file; see docs/benchmark.md.",
+    "out": "The folder for the records; the same folder goes on where a run stopped. Default: runs/NAME.",
+    "data": "The folder with the data; default: SICL_DATA or ~/.cache/sicl.",
+    "device": "cpu, cuda (workers share the GPUs), cuda:1, mps, or auto.",
+    "executor": "inline, processes or ray; default: processes if there are several workers.",
+    "workers": "Cells that run at the same time.",
+    "address": "The Ray cluster: auto, or ray://HOST:10001; default: a local one.",
+    "gpus": "GPUs a cell takes on a Ray cluster; may be a fraction.",
+    "cpus": "CPUs a cell takes on a Ray cluster.",
+    "retries": "How often a cell is tried again after its worker was lost.",
+    "threads": "CPU threads a worker; default: the cores divided among the workers.",
+    "predictions": "Also keep every sample's prediction (npz), so that any metric can be computed later.",
+    "cache": "A folder that keeps corrupted images for later runs.",
+    "retry_failed": "Run the cells that failed before again.",
+    "dry_run": "Check the plan, show its cells and what they cost, and run nothing.",
+}
+
+Out = Annotated[Optional[Path], typer.Option(help=HELP["out"])]  # noqa: UP045
+Data = Annotated[Optional[Path], typer.Option(help=HELP["data"])]  # noqa: UP045
+Device = Annotated[str, typer.Option(help=HELP["device"])]
+ExecutorName = Annotated[Optional[str], typer.Option(help=HELP["executor"])]  # noqa: UP045
+Workers = Annotated[Optional[int], typer.Option(help=HELP["workers"])]  # noqa: UP045
+Address = Annotated[Optional[str], typer.Option(help=HELP["address"])]  # noqa: UP045
+Gpus = Annotated[Optional[float], typer.Option(help=HELP["gpus"])]  # noqa: UP045
+Cpus = Annotated[float, typer.Option(help=HELP["cpus"])]
+Retries = Annotated[int, typer.Option(help=HELP["retries"])]
+Threads = Annotated[Optional[int], typer.Option(help=HELP["threads"])]  # noqa: UP045
+Predictions = Annotated[bool, typer.Option("--predictions", help=HELP["predictions"])]
+Cache = Annotated[Optional[Path], typer.Option(help=HELP["cache"])]  # noqa: UP045
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help=HELP["retry_failed"])]
+DryRun = Annotated[bool, typer.Option("--dry-run", help=HELP["dry_run"])]
+
+
+def bench(
+    plan: Annotated[Path, typer.Argument(help=HELP["plan"])],
+    out: Out = None,
+    data: Data = None,
+    device: Device = "auto",
+    executor: ExecutorName = None,
+    workers: Workers = None,
+    address: Address = None,
+    gpus: Gpus = None,
+    cpus: Cpus = 1.0,
+    retries: Retries = 2,
+    threads: Threads = None,
+    predictions: Predictions = False,
+    cache: Cache = None,
+    retry_failed: RetryFailed = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Run every cell of a plan once, and write a record for each.
+
+    A run can be stopped or killed at any moment; the same command goes on where it stopped.
+    """
+    from sicl.bench.executors import make_executor
+    from sicl.bench.live import find_own_modules, run_live, show_plan
+    from sicl.bench.plan import load_plan
+
+    find_own_modules(plan.parent)
+    loaded = load_plan(plan)
+    if dry_run:
+        show_plan(loaded)
+        return
+    result = run_live(
+        loaded,
+        out or Path("runs") / loaded.name,
+        executor=make_executor(
+            executor, workers=workers, address=address, gpus=gpus, cpus=cpus, retries=retries
+        ),
+        data=data,
+        device=device,
+        threads=threads,
+        predictions=predictions,
+        cache=cache,
+        retry_failed=retry_failed,
+    )
+    raise typer.Exit(1 if result.failed else 0)
