@@ -22,7 +22,17 @@ from sicl.bench.report.names import (
     stream_name,
 )
 from sicl.bench.report.panels import group_panels
-from sicl.bench.report.parts import cell, colour_key, left, mean_cell, sortable, strip, tabs
+from sicl.bench.report.parts import (
+    cell,
+    colour_key,
+    identity_cells,
+    identity_heads,
+    left,
+    mean_cell,
+    sortable,
+    strip,
+    tabs,
+)
 from sicl.bench.report.setup import setup_section
 from sicl.bench.report.summary import (
     Group,
@@ -32,8 +42,8 @@ from sicl.bench.report.summary import (
     group_records,
     mean_accuracy,
     mean_metric,
+    mean_winners,
     metrics_of,
-    winners,
 )
 from sicl.bench.report.svg import tag
 from sicl.bench.schema import Record
@@ -47,7 +57,7 @@ DARK = """
   --pseudocal: #4cc38a; --sicl_paper: #ff9a4d; --sicl: #ff5c86; --other: #94a3b8; --shadow: none;
 """
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-MOON = '<svg viewBox="0 0 24 24" aria-hidden="true"><path d="M20 14.5A8.5 8.5 0 1 1 9.5 4a7 7 0 0 0 10.5 10.5z"/></svg>'
+MOON = '<svg viewBox="0 0 24 24"><path d="M20 14.5A8.5 8.5 0 1 1 9.5 4a7 7 0 0 0 10.5 10.5z"/></svg>'
 
 
 def html_page(records: Sequence[Record], title: str) -> str:
@@ -134,7 +144,7 @@ def _facts(records: Sequence[Record], names: Sequence[str]) -> str:
     n = sum(record.n + record.n_ood for record in done)
     cards = [_fact("Cells finished", f"{len(done)} <small>of {len(records)}</small>", f"{n:,} samples")]
     means = {name: mean_metric(records, name, "ece") for name in names}
-    best = sorted(winners({name: mean.value for name, mean in means.items()}, ece))
+    best = sorted(mean_winners(means, ece))
     if best:
         value = f"{ece.text(means[best[0]].value)}<small> %</small>"
         cards.insert(0, _fact(f"Lowest mean ECE: {_names(best)}", value, means[best[0]].over, hero=True))
@@ -186,29 +196,31 @@ def _results(records: Sequence[Record], groups: Sequence[Group], names: Sequence
 
 
 def _result_table(groups: Sequence[Group], names: Sequence[str], metric: Metric) -> str:
-    heads = [(head, True) for head in ("Data set", "Model", "Method", "Stream")]
-    heads += [("Cells", False), ("Accuracy", False), *((calibrator_name(name), False) for name in names)]
+    heads = [*identity_heads(groups), ("Cells", False), ("Accuracy", False)]
+    heads += [(calibrator_name(name), False) for name in names]
     rows = []
     for group in groups:
         means = {name: mean_metric(group.records, name, metric.key) for name in names}
-        best = winners({name: mean.value for name, mean in means.items()}, metric)
+        best = mean_winners(means, metric)
         accuracy = mean_accuracy(group.records).value
         cells = [
-            *_identity(group),
-            cell(f"{len(group.done)}/{len(group.records)}", len(group.done)),
+            *identity_cells(group, groups),
+            _count(group),
             cell(METRICS["ece"].text(accuracy), accuracy),
-            *(mean_cell(means[name], metric, win=name in best, own=name == "sicl") for name in names),
         ]
+        for name in names:
+            win, own = name in best, name == "sicl"
+            cells.append(mean_cell(means[name], metric, done=len(group.done), win=win, own=own))
         rows.append(tag("tr", "".join(cells)))
-    unit = "in %" if metric.percent else "as is"
+    unit = " in %" if metric.percent else ""
     better = "higher" if metric.higher else "lower"
-    note = tag("p", escape(f"{metric.title}, {unit}: {metric.help}; {better} is better."), class_="soft")
+    note = tag("p", escape(f"{metric.title}{unit}: {metric.help}; {better} is better."), class_="soft")
     return note + tag("div", sortable(heads, rows), class_="wide")
 
 
-def _identity(group: Group) -> list[str]:
-    names = dataset_name(group.dataset), model_name(group.model), method_name(group.method)
-    return [left(text) for text in (*names, stream_name(group.stream))]
+def _count(group: Group) -> str:
+    done, total = len(group.done), len(group.records)
+    return cell(f"{done}/{total}", done, class_="plus" if done < total else None)
 
 
 def _paper(groups: Sequence[Group]) -> str:
@@ -216,48 +228,47 @@ def _paper(groups: Sequence[Group]) -> str:
     for row in compare_with_paper(groups):
         difference = row.ours - row.paper
         better = (difference > 0) == (row.calibrator == "accuracy")
-        sign = tag(
-            "span", f"{difference:+.1f}".replace("-", "\N{MINUS SIGN}"), class_="minus" if better else "plus"
-        )
+        sign = f"{difference:+.1f}".replace("-", "\N{MINUS SIGN}")
         name = "Accuracy" if row.calibrator == "accuracy" else calibrator_name(row.calibrator)
         cells = [
-            *_identity(row.group),
+            *identity_cells(row.group, groups),
             left(name),
             cell(f"{row.ours:.1f}", row.ours),
             cell(f"{row.paper:.1f}", row.paper),
-            cell(sign, difference),
+            cell(tag("span", sign, class_="minus" if better else "plus"), difference),
             left(row.note),
         ]
         rows.append(tag("tr", "".join(cells)))
     if not rows:
         return ""
     lede = "Cumulative ECE and accuracy in %, ours, the paper's (Nam et al., WACV 2026) and the difference."
-    heads = [(head, True) for head in ("Data set", "Model", "Method", "Stream", "Calibrator")]
-    heads += [("Ours", False), ("Paper", False), ("Difference", False), ("Over", True)]
+    heads = [*identity_heads(groups), ("Calibrator", True), ("Ours", False), ("Paper", False)]
+    heads += [("Difference", False), ("Over", True)]
     return tag("p", lede, class_="lede") + tag("div", sortable(heads, rows), class_="wide scroll")
 
 
 def _cells(records: Sequence[Record], groups: Sequence[Group], names: Sequence[str]) -> str:
-    heads = [(head, True) for head in ("Data set", "Model", "Method", "Stream", "Corruption")]
-    heads += [("Severity", False), ("Seed", False), ("Accuracy", False)]
-    heads += [*((calibrator_name(name), False) for name in names), ("Winner", True)]
-    rows = [_cell_row(group, record, names) for group in groups for record in group.records]
+    heads = [*identity_heads(groups), ("Corruption", True), ("Severity", False), ("Seed", False)]
+    heads += [("Accuracy", False), *((calibrator_name(name), False) for name in names), ("Winner", True)]
+    rows = [_cell_row(group, groups, record, names) for group in groups for record in group.records]
     box = (
         '<input class="filter" type="search" placeholder="Filter: tent fog …" '
         'aria-label="Filter cells" data-table="all-cells">'
     )
-    lede = tag("p", f"ECE in % of all {len(records)} cells.", class_="lede")
+    lede = tag(
+        "p", f"ECE in % of all {len(records)} cells, and the calibrator with the lowest.", class_="lede"
+    )
     return lede + box + tag("div", sortable(heads, rows, id="all-cells"), class_="wide scroll")
 
 
-def _cell_row(group: Group, record: Record, names: Sequence[str]) -> str:
+def _cell_row(group: Group, groups: Sequence[Group], record: Record, names: Sequence[str]) -> str:
     metric = METRICS["ece"]
     best = cell_winners(record, metric)
     values = {name: record.calibrators.get(name, {}).get("ece") for name in names}
     corruption = domain_name(record.corruption) if record.corruption else "several"
     winner = _names([name for name in names if name in best]) if record.status == "done" else "failed"
     cells = [
-        *_identity(group),
+        *identity_cells(group, groups),
         left(corruption),
         cell(MISSING if record.severity is None else str(record.severity), record.severity),
         cell(str(record.seed), record.seed),

@@ -7,7 +7,7 @@ from html import escape
 
 from sicl.bench.report.charts import Line, colour, line_chart, percent, reliability_diagram, thousands
 from sicl.bench.report.names import METRICS, calibrator_name, short_calibrator
-from sicl.bench.report.parts import heat_map, tabs
+from sicl.bench.report.parts import heat_map, short_title, tabs
 from sicl.bench.report.pool import Curve, mean_over_time, mean_risk_coverage, pooled_bins
 from sicl.bench.report.summary import Group, calibrators_of, cell_name, domains_of, mean_accuracy, mean_metric
 from sicl.bench.report.svg import tag
@@ -25,9 +25,9 @@ def group_panels(groups: Sequence[Group]) -> str:
     """
     drawn = [group for group in groups if group.done]
     few = sum(len(group.done) for group in drawn) <= MAX_CELL_PANELS
-    items = [
-        (group.title, _group_panel(f"g{i}", group, few)) for i, group in enumerate(drawn[:MAX_GROUP_PANELS])
-    ]
+    items = []
+    for i, group in enumerate(drawn[:MAX_GROUP_PANELS]):
+        items.append((short_title(group, drawn), _group_panel(f"g{i}", group, few)))
     if not items:
         return tag("p", "No cell finished, so there is nothing to draw.", class_="soft")
     left_out = drawn[MAX_GROUP_PANELS:]
@@ -41,7 +41,8 @@ def group_panels(groups: Sequence[Group]) -> str:
 
 
 def _group_panel(name: str, group: Group, few: bool) -> str:
-    whole = _panel(group.done, mean_accuracy(group.records).over)
+    alone = len(group.records) == 1
+    whole = _panel(group.done, "" if alone else mean_accuracy(group.records).over)
     if not few or len(group.done) == 1:
         return whole
     cells = [(_cell_title(group, record), _panel([record], "")) for record in group.done]

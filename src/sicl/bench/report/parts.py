@@ -8,14 +8,24 @@ from html import escape
 import numpy as np
 
 from sicl.bench.report.charts import colour, percent
-from sicl.bench.report.names import MISSING, Metric, calibrator_name, short_domain
+from sicl.bench.report.names import (
+    MISSING,
+    Metric,
+    calibrator_name,
+    dataset_name,
+    method_name,
+    model_name,
+    short_calibrator,
+    short_domain,
+    stream_name,
+)
 from sicl.bench.report.pool import Array
-from sicl.bench.report.summary import Mean, mean_domain_ece, mean_metric, winners
+from sicl.bench.report.summary import Group, Mean, mean_domain_ece, mean_metric, winners
 from sicl.bench.report.svg import nice_top, tag, ticks
 from sicl.bench.schema import Record
 
 MAX_DOTS = 200
-MAX_TABS = 10
+MAX_TABS = 12
 
 
 def cell(content: str, value: float | None = None, **attributes: str | None) -> str:
@@ -26,6 +36,31 @@ def cell(content: str, value: float | None = None, **attributes: str | None) -> 
 def left(content: str, **attributes: str | None) -> str:
     """Return a table cell of text, aligned left and sorted by its text."""
     return tag("td", escape(content), class_="l", **attributes)
+
+
+def identity_heads(groups: Sequence[Group]) -> list[tuple[str, bool]]:
+    """Return the heads of what tells the groups apart; the title of the page says what they share."""
+    return [(head, True) for head, _ in _identity(groups[0], groups)]
+
+
+def identity_cells(group: Group, groups: Sequence[Group]) -> list[str]:
+    """Return the cells that go with `identity_heads`."""
+    return [left(text) for _, text in _identity(group, groups)]
+
+
+def short_title(group: Group, groups: Sequence[Group]) -> str:
+    """Return what tells a group from the others: "TENT", or "CIFAR-10-C · TENT · Dynamic"."""
+    return " · ".join(text for _, text in _identity(group, groups))
+
+
+def _identity(group: Group, groups: Sequence[Group]) -> list[tuple[str, str]]:
+    columns = [
+        ("Data set", dataset_name(group.dataset), {one.dataset for one in groups}),
+        ("Model", model_name(group.model), {one.model for one in groups}),
+        ("Method", method_name(group.method), set()),
+        ("Stream", stream_name(group.stream), {one.stream for one in groups}),
+    ]
+    return [(head, text) for head, text, values in columns if len(values) != 1]
 
 
 def sortable(heads: Iterable[tuple[str, bool]], rows: Iterable[str], **attributes: str | None) -> str:
@@ -83,10 +118,10 @@ def colour_key(calibrators: Iterable[str]) -> str:
     return tag("div", "".join(buttons), class_="key", role="group", aria_label="Show or hide calibrators")
 
 
-def mean_cell(mean: Mean, metric: Metric, *, win: bool, own: bool) -> str:
-    """Return a mean with its spread between seeds and, where cells are missing, how many it is over."""
+def mean_cell(mean: Mean, metric: Metric, *, done: int, win: bool, own: bool) -> str:
+    """Return a mean with its spread between seeds and, where it lacks finished cells, how many it has."""
     spread = f" <small>±{metric.text(mean.spread)}</small>" if mean.spread is not None else ""
-    partly = f" <small>({mean.done}/{mean.total})</small>" if 0 < mean.done < mean.total else ""
+    partly = f" <small>({mean.done}/{mean.total})</small>" if 0 < mean.done < done else ""
     kinds = " ".join(kind for kind, on in (("win", win), ("own", own)) if on)
     return cell(metric.text(mean.value) + spread + partly, mean.value, class_=kinds or None)
 
@@ -104,7 +139,7 @@ def heat_map(
     heads = "".join(tag("th", escape(short_domain(d)), scope="col", title=d) for d in domains)
     rows = [tag("tr", tag("th", "ECE, %", class_="l") + heads)]
     for name in calibrators:
-        label = tag("span", escape(calibrator_name(name)), class_=f"dot-c {colour(name)}")
+        label = tag("span", escape(short_calibrator(name)), class_=f"dot-c {colour(name)}")
         cells = "".join(_heat_cell(table[name][d], top, ece, name in best[d]) for d in domains)
         rows.append(tag("tr", tag("th", label, class_="l", scope="row") + cells))
     return tag("div", tag("table", "".join(rows), class_="heat"), class_="wide")
@@ -122,7 +157,7 @@ def strip(records: Sequence[Record], calibrators: Sequence[str], metric: Metric,
         tag("span", "", class_="head"),
         tag("span", f"{metric.title} of every cell, % {metric.arrow}", class_="head"),
         tag("span", "mean", class_="head value"),
-        tag("span", "best in", class_="head wins"),
+        tag("span", "best in cells", class_="head wins"),
     ]
     for name in calibrators:
         kind = "is-sicl" if name == "sicl" else ""
@@ -134,7 +169,7 @@ def strip(records: Sequence[Record], calibrators: Sequence[str], metric: Metric,
                 metric.text(mean_metric(records, name, metric.key).value) + metric.unit,
                 class_="value",
             ),
-            tag("span", f"{wins[name]} of {n_done} cells", class_="wins"),
+            tag("span", f"{wins[name]} of {n_done}", class_="wins"),
         ]
     marks = "".join(
         tag("text", percent(v), x=f"{100 * v / top:.2f}%", y=11, class_=f"tick {_anchor(v, top)}")
@@ -165,7 +200,8 @@ def _strip_row(values: Array, top: float, kind: str) -> str:
         )
     else:
         low, q1, q3, high = np.quantile(values, [0.05, 0.25, 0.75, 0.95])
-        tip = f"half of the cells: {100 * q1:.1f} to {100 * q3:.1f} %, 5-95 %: {100 * low:.1f} to {100 * high:.1f} %"
+        tip = f"half of the cells: {100 * q1:.1f} to {100 * q3:.1f} %; nine of ten: "
+        tip += f"{100 * low:.1f} to {100 * high:.1f} %"
         marks = tag("line", x1=place(low), x2=place(high), y1="50%", y2="50%", class_="whisker")
         width = place(q3 - q1)
         marks += tag(
@@ -184,7 +220,7 @@ def _heat_cell(value: float | None, top: float, metric: Metric, best: bool) -> s
     if value is None:
         return tag("td", MISSING, style="--v:0")
     share = value / top
-    kinds = " ".join(kind for kind, on in (("deep", share > 0.55), ("best", best)) if on)
+    kinds = " ".join(kind for kind, on in (("deep", share > 0.62), ("best", best)) if on)
     return tag("td", metric.text(value), style=f"--v:{share:.2f}", class_=kinds or None)
 
 

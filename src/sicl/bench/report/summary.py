@@ -26,17 +26,23 @@ from sicl.bench.schema import Record
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A mean over cells: `value` over `done` of `total` cells, `spread` the deviation between seeds."""
+    """A mean over cells: `value` over `done` of `total` cells, `spread` the deviation between seeds.
+
+    Of the cells it lacks, `failed` have failed; the others were run without the calibrator.
+    """
 
     value: float | None
     done: int
     total: int
+    failed: int = 0
     spread: float | None = None
 
     @property
     def over(self) -> str:
-        """Return "over 14 of 15 cells (1 failed)"."""
-        missing = f" ({self.total - self.done} failed)" if self.done < self.total else ""
+        """Return "over 13 of 15 cells (1 failed, 1 without it)"."""
+        without = self.total - self.done - self.failed
+        reasons = [f"{self.failed} failed"] * bool(self.failed) + [f"{without} without it"] * bool(without)
+        missing = f" ({', '.join(reasons)})" if reasons else ""
         return f"over {self.done} of {self.total} cell{'s' * (self.total != 1)}{missing}"
 
 
@@ -124,6 +130,13 @@ def winners(values: dict[str, float | None], metric: Metric) -> set[str]:
     return {name for name, value in known.items() if metric.text(value) == metric.text(best)}
 
 
+def mean_winners(means: dict[str, Mean], metric: Metric) -> set[str]:
+    """Return the names with the best mean, among those that are means over the most cells."""
+    most = max((mean.done for mean in means.values()), default=0)
+    fair = {name: mean.value for name, mean in means.items() if mean.done == most}
+    return winners(fair, metric)
+
+
 def cell_winners(record: Record, metric: Metric) -> set[str]:
     """Return the best calibrators of one cell."""
     return winners({name: cell.get(metric.key) for name, cell in record.calibrators.items()}, metric)
@@ -201,7 +214,8 @@ def _mean(records: Sequence[Record], pick: Callable[[Record], float | None]) -> 
     # A spread between seeds is fair only when every seed has the same number of cells.
     fair = len(by_seed) > 1 and len({len(part) for part in by_seed.values()}) == 1
     spread = stdev([mean(part) for part in by_seed.values()]) if fair else None
-    return Mean(mean(values) if values else None, len(values), len(records), spread)
+    failed = sum(record.status == "failed" for record in records)
+    return Mean(mean(values) if values else None, len(values), len(records), failed, spread)
 
 
 def _domains(record: Record) -> set[str]:

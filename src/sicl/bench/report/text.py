@@ -26,7 +26,7 @@ from sicl.bench.report.summary import (
     group_records,
     mean_accuracy,
     mean_metric,
-    winners,
+    mean_winners,
 )
 from sicl.bench.schema import Record
 
@@ -140,7 +140,7 @@ def _markdown_table(groups: Sequence[Group], names: Sequence[str], metric: Metri
 
 def _row(group: Group, names: Sequence[str], metric: Metric) -> list[tuple[Mean, bool]]:
     means = {name: mean_metric(group.records, name, metric.key) for name in names}
-    best = winners({name: mean.value for name, mean in means.items()}, metric)
+    best = mean_winners(means, metric)
     return [(means[name], name in best) for name in names]
 
 
@@ -179,4 +179,4 @@ def _tex_cell(mean: Mean, best: bool, metric: Metric) -> str:
 
 def _over(records: Sequence[Record]) -> str:
     done = sum(record.status == "done" for record in records)
-    return Mean(None, done, len(records)).over
+    return Mean(None, done, len(records), len(records) - done).over

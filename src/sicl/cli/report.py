@@ -1,0 +1,40 @@
+"""`sicl report`: make a report from a folder of records."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Format(str, Enum):
+    """What to write."""
+
+    html = "html"
+    md = "md"
+    csv = "csv"
+    latex = "latex"
+    all = "all"
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the records (*.json).")],
+    format: Annotated[Format, typer.Option("--format", "-f", help="What to write.")] = Format.html,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The folder to write into; DIR unless given.")
+    ] = None,
+    title: Annotated[str | None, typer.Option("--title", help="The heading; else DIR's name.")] = None,
+) -> None:
+    """Make a report: an HTML page that needs no network, or Markdown, CSV and LaTeX tables."""
+    from sicl.bench.report import FORMATS, write_reports
+    from sicl.bench.schema import load_records
+
+    records = load_records(folder)
+    formats = list(FORMATS) if format is Format.all else [format.value]
+    heading = title or f"sicl: {folder.resolve().name}"
+    failed = sum(record.status == "failed" for record in records)
+    typer.echo(f"{len(records)} records, {failed} failed")
+    for path in write_reports(records, output or folder, title=heading, formats=formats):
+        typer.echo(str(path))
