@@ -50,29 +50,30 @@ class Kind:
 @cache
 def registry(module: str, name: str) -> dict[str, str]:
     """Return the literal dict `name` of a `sicl` module as {key: "module:Class"}."""
-    tree = _tree(module)
-    homes = _homes(tree)
-    for node in tree.body:
-        target = node.target if isinstance(node, ast.AnnAssign) else None
-        if isinstance(target, ast.Name) and target.id == name and isinstance(node.value, ast.Dict):  # type: ignore[union-attr]
-            pairs = zip(node.value.keys, node.value.values)  # type: ignore[union-attr]
-            return {
-                str(key.value): f"{homes[value.id]}:{value.id}"
-                for key, value in pairs
-                if isinstance(key, ast.Constant) and isinstance(value, ast.Name)
-            }
-    raise LookupError(f"{module} has no literal dict {name}.")
+    homes, value = _homes(_tree(module)), _assigned(module, name)
+    if not isinstance(value, ast.Dict):
+        raise LookupError(f"{module} has no literal dict {name}.")
+    return {
+        str(key.value): f"{homes[item.id]}:{item.id}"
+        for key, item in zip(value.keys, value.values)
+        if isinstance(key, ast.Constant) and isinstance(item, ast.Name)
+    }
 
 
 @cache
 def literal(module: str, name: str) -> Any:
     """Return the literal value that a `sicl` module assigns to `name`."""
+    return ast.literal_eval(_assigned(module, name))
+
+
+def _assigned(module: str, name: str) -> ast.expr:
     for node in _tree(module).body:
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            return ast.literal_eval(node.value)  # type: ignore[attr-defined]
-    raise LookupError(f"{module} assigns no literal to {name}.")
+            return node.value
+    raise LookupError(f"{module} assigns nothing to {name}.")
 
 
 @cache

@@ -100,7 +100,10 @@ def show_summary(result: Result, console: Console) -> None:
     table = Table("data set", "model", "method", "stream", "cells", "acc", *names, box=None)
     for group in group_records(result.records):
         cells = f"{len(group.done)} of {len(group.records)}" if group.done != group.records else None
-        means = [mean_accuracy(group.records), *(mean_metric(group.records, n, "cumulative_ece") for n in names)]
+        means = [
+            mean_accuracy(group.records),
+            *(mean_metric(group.records, n, "cumulative_ece") for n in names),
+        ]
         numbers = ["-" if mean.value is None else f"{100 * mean.value:.1f}" for mean in means]
         what = (group.dataset, group.model, group.method, group.stream)
         table.add_row(*what, cells or str(len(group.records)), *numbers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -66,22 +67,22 @@ def load_plan(source: str | os.PathLike[str] | Mapping[str, Any]) -> Plan:
     problems = Problems()
     plan = Plan(str(table.get("name", name)), tuple(_cells(table, problems)), table)
     if not problems.found and not plan.cells:
-        problems.add("plan", "has no cells: the `datasets`, `models` and `methods` limits exclude each other.")
+        problems.add(
+            "plan", "has no cells: the `datasets`, `models` and `methods` limits exclude each other."
+        )
     problems.report(f"the plan {plan.name!r}")
     return plan
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        table: dict[str, Any] = toml.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"the plan `{path}` cannot be read: {error.strerror or error}.") from error
-    except tomllib.TOMLDecodeError as error:
+    except toml.TOMLDecodeError as error:
         raise DataError(f"the plan `{path}` is no TOML: {error}.") from error
+    return table
 
 
 def _cells(table: Mapping[str, Any], problems: Problems) -> list[Cell]:
@@ -114,7 +115,7 @@ def _read(table: Mapping[str, Any], noun: str, reserved: tuple[str, ...], proble
     defaults = {"calibrator": ["softmax", "sicl"], "stream": ["benign"], "method": ["source"]}
     key = f"{noun}s"
     if key not in table and noun not in defaults:
-        problems.add("plan", f"must have `{key}`, for example {key} = [\"demo\"].")
+        problems.add("plan", f'must have `{key}`, for example {key} = ["demo"].')
         return []
     return read_entries(table.get(key, defaults.get(noun)), noun, reserved, problems)
 
@@ -138,7 +139,9 @@ def _combinations(entries: dict[str, list[Entry]], problems: Problems) -> Iterat
         yield dataset, model, method, stream
 
 
-def _spec(parts: tuple[Entry, ...], calibrators: list[Entry], seed: int, predict: str | None) -> dict[str, Any]:
+def _spec(
+    parts: tuple[Entry, ...], calibrators: list[Entry], seed: int, predict: str | None
+) -> dict[str, Any]:
     dataset, model, method, stream = parts
     chosen = _with_seed(method, seed, method_preset(method, dataset, model))
     if predict is not None:

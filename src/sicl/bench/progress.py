@@ -82,7 +82,9 @@ class Display:
         if self.console.is_terminal:
             self.console.print(line, style="red" if event.outcome.record.status == "failed" else None)
         else:
-            self.console.print(f"[{self._done}/{self._total}] {line} ({duration(left)} left)", markup=False, soft_wrap=True)
+            self.console.print(
+                f"[{self._done}/{self._total}] {line} ({duration(left)} left)", markup=False, soft_wrap=True
+            )
 
 
 def describe(record: Record) -> str:

@@ -82,7 +82,9 @@ def check_dataset(name: str) -> None:
         import_own(name)
         return
     if option or name not in DATASETS:
-        raise OptionError(f"unknown data set {name!r}; known: {', '.join(DATASETS)}.{nearest(name, DATASETS)}")
+        raise OptionError(
+            f"unknown data set {name!r}; known: {', '.join(DATASETS)}.{nearest(name, DATASETS)}"
+        )
 
 
 def import_own(path: str) -> Any:
@@ -112,7 +114,9 @@ def build(path: str, options: Mapping[str, Any], preset: str | None = None) -> A
     Lists become tuples; `confidence` (of SoTTA) may be a calibrator's name, or a table with a `name`.
     """
     spec = import_own(path)
-    frozen = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    frozen: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in options.items()
+    }
     if isinstance(frozen.get("confidence"), str | Mapping):
         frozen["confidence"] = _calibrator(frozen["confidence"])
     return getattr(spec, preset)(**frozen) if preset else spec(**frozen)
@@ -134,7 +138,8 @@ def preset_options(kind: Kind, dataset: str, preset: str, architecture: str) -> 
     # The table of presets stands alone, so that reading it does not import its package, and torch with it.
     path = Path(__file__).parents[1] / "adapt" / "_presets.py"
     spec = spec_from_file_location("sicl.bench._method_presets", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     found: dict[str, Any] = module.preset_options(kind.path.partition(":")[2], dataset, preset, architecture)

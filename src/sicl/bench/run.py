@@ -127,7 +127,9 @@ class _Stage:
         }
         if spec["dataset"]["source"]:
             provenance["source"] = spec["dataset"]["source"]
-        return cls(opened, Panel(calibrators, adapter, source=source), described(method, calibrators), provenance)
+        return cls(
+            opened, Panel(calibrators, adapter, source=source), described(method, calibrators), provenance
+        )
 
 
 def _play(stage: _Stage, recorder: Recorder, on_batch: OnBatch | None) -> float:
@@ -203,8 +205,10 @@ def _fields(spec: Any) -> dict[str, Any]:
 
 def _with_summaries(rows: Mapping[str, dict[str, Any]], panel: Panel) -> dict[str, dict[str, Any]]:
     """Add the numbers that a calibration reports itself, if it has a `summary()`."""
-    found = {name: getattr(item, "summary", None) for name, item in panel.calibrations.items()}
-    return {name: {**row, **(found[name]() if found.get(name) else {})} for name, row in rows.items()}
+    found: dict[str, Any] = {
+        name: getattr(item, "summary", dict) for name, item in panel.calibrations.items()
+    }
+    return {name: {**row, **found[name]()} for name, row in rows.items()}
 
 
 def _predictions_bytes(recorder: Recorder) -> bytes:

@@ -33,7 +33,10 @@ class Shelf:
     """
 
     def __init__(
-        self, data: str | Path | None = None, device: torch.device | str = "cpu", cache: str | Path | None = None
+        self,
+        data: str | Path | None = None,
+        device: torch.device | str = "cpu",
+        cache: str | Path | None = None,
     ) -> None:
         self.data = data
         self.device = torch.device(device)
@@ -63,7 +66,11 @@ class Shelf:
         return found
 
     def _load_dataset(self, name: str, split: str) -> Dataset:
-        if registry.OWN.fullmatch(name) and name.partition(":")[0] not in ("folder", "imagenet", "imagenet-c"):
+        if registry.OWN.fullmatch(name) and name.partition(":")[0] not in (
+            "folder",
+            "imagenet",
+            "imagenet-c",
+        ):
             made = registry.import_own(name)(self.data, split)
             if not isinstance(made, Dataset):
                 raise OptionError(f"{name!r} must return a sicl.data.Dataset, got {type(made).__name__}.")

@@ -52,7 +52,9 @@ class Store:
         except FileNotFoundError:
             return None
         except DataError as error:
-            raise DataError(f"`{path}` cannot be read: {error} Remove the file to run its cell again.") from error
+            raise DataError(
+                f"`{path}` cannot be read: {error} Remove the file to run its cell again."
+            ) from error
 
     def write(self, cell: Cell, outcome: Outcome) -> None:
         """Keep a cell's predictions, then its record: a record that is there is complete."""

@@ -94,7 +94,9 @@ class _Pool:
         if lost <= self._retries:
             self._waiting.append(cell)
         else:
-            self._emit(Finished(cell, index, lost_cell(cell, f"its worker died {lost} times (exit code {code})")))
+            self._emit(
+                Finished(cell, index, lost_cell(cell, f"its worker died {lost} times (exit code {code})"))
+            )
         self._workers[index] = _Worker(index, self._settings)
         self._hand_out(index)
 

@@ -70,7 +70,13 @@ class _Pool:
     """One cell at a time for each actor; Ray restarts an actor whose process or machine is lost."""
 
     def __init__(
-        self, ray: Any, cells: list[Cell], settings: Settings, emit: Emit, needs: dict[str, float], retries: int
+        self,
+        ray: Any,
+        cells: list[Cell],
+        settings: Settings,
+        emit: Emit,
+        needs: dict[str, float],
+        retries: int,
     ) -> None:
         self._ray = ray
         self._waiting = cells[::-1]
