@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from sicl.models.norms import batch_norms, batch_statistics
+from sicl.models.norms import protected_statistics
 from sicl.types import SourceData
 
 
 @contextmanager
 def as_it_predicts(network: nn.Module) -> Iterator[None]:
-    """Normalise as the network stands (batch or running statistics), writing no buffer."""
-    batchwise = any(module.training for module in batch_norms(network))
-    with torch.no_grad(), batch_statistics(network) if batchwise else nullcontext():
+    """Normalise as the network stands (batch or running statistics), without gradients or writing a buffer."""
+    with torch.no_grad(), protected_statistics(network):
         yield
 
 

@@ -94,7 +94,9 @@ class _DropoutCalibration(Calibration):
     def confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean probability of the adapter's class over the passes."""
         labels = moment.logits.argmax(dim=1, keepdim=True)
-        features, _ = self.split.run(moment.images)
+        # With batch statistics the passes need nothing of the clean one but the features at the cut.
+        batchwise = self.spec.norm == "batch"
+        features = self.split.features(moment.images) if batchwise else self.split.run(moment.images)[0]
         rows = len(features)
         per_chunk = max(1, self.spec.max_batch // rows)
         total = torch.zeros_like(moment.logits)

@@ -52,7 +52,7 @@ class TransCal(Calibrator):
         - only validation data is needed: the classifier of domains is cross-fitted on its two halves, where
           the reference fits it on training features;
         - both domains are weighted alike instead of resampled, and weights are kept within [1e-4, 1e4];
-        - exact gradients go to SLSQP, and T <= 100.
+        - exact gradients go to SLSQP, and T is at most 100.
     """
 
     every: int = 10
@@ -156,22 +156,39 @@ def match_accuracy(
         right: N booleans, whether the model is right on them.
         source_confidence: its mean confidence there after temperature scaling, the mean of `right`'s control.
     """
+    margins = logits.float() - logits.float().amax(dim=1, keepdim=True)
     # In float64 on the CPU: small data, and SLSQP stops at differences of 1e-6.
-    scores, weight, hits = (value.detach().double().cpu() for value in (logits, ratio, right))
+    weight, hits = ratio.double().cpu(), right.double().cpu()
 
     def gap(point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        confidence, by_temperature = mean_confidence(margins, float(point[0]))
         with torch.enable_grad():
-            x = torch.tensor(point, dtype=torch.float64, requires_grad=True)
-            confidence = (scores / x[0]).softmax(dim=1).amax(dim=1).mean()
-            loss = (confidence - weighted_accuracy(weight ** x[1], hits, source_confidence)).abs()
-            (gradient,) = torch.autograd.grad(loss, x)
-        return float(loss), gradient.numpy()
+            power = torch.tensor(point[1], dtype=torch.float64, requires_grad=True)
+            accuracy = weighted_accuracy(weight**power, hits, source_confidence)
+            (by_power,) = torch.autograd.grad(accuracy, power)
+        difference = confidence - float(accuracy.detach())
+        return abs(difference), np.sign(difference) * np.array([by_temperature, -float(by_power)])
 
     found: Any = minimize(
         gap, np.array([2.0, 0.5]), jac=True, method="SLSQP", bounds=((1.0, HIGHEST), (0.0, 1.0))
     )
     temperature, power = (float(np.clip(v, *b)) for v, b in zip(found.x, ((1.0, HIGHEST), (0.0, 1.0))))
     return temperature, float(weighted_accuracy(weight**power, hits, source_confidence))
+
+
+def mean_confidence(margins: Tensor, temperature: float) -> tuple[float, float]:
+    """Return the mean largest softmax probability at a temperature, and its derivative by the temperature.
+
+    Args:
+        margins: M x C, logits less the row's largest.
+        temperature: > 0.
+    """
+    scaled = margins / temperature
+    odds = scaled.exp()
+    largest = 1 / odds.sum(dim=1)
+    slope = largest.square() * (odds * scaled).sum(dim=1) / temperature
+    confidence, by_temperature = torch.stack([largest.mean(), slope.mean()]).tolist()
+    return confidence, by_temperature
 
 
 def weighted_accuracy(weight: Tensor, right: Tensor, source_confidence: float) -> Tensor:
