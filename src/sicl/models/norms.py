@@ -188,12 +188,27 @@ def grouped_batch_norm(
     x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     """Normalise each of `groups` equal parts of the batch with its own channel statistics."""
-    parts = x.view(groups, -1, *x.shape[1:])
-    dims = (1, *range(3, parts.ndim))
-    variance, mean = torch.var_mean(parts.float(), dim=dims, correction=0, keepdim=True)
-    shape = (1, 1, -1, *([1] * (parts.ndim - 3)))
+    if x.device.type == "cpu" and (groups == 1 or x.numel() > groups << 14):
+        # The native kernel beats reductions over a 5-D view by far, even with the copy at the end.
+        norm = torch.nn.functional.batch_norm
+        parts = [norm(part, None, None, weight, bias, True, 0.0, eps) for part in x.chunk(groups)]
+        return parts[0] if groups == 1 else torch.cat(parts)
+    stacked = x.view(groups, -1, *x.shape[1:])
+    mean, variance = _moments(stacked, (1, *range(3, stacked.ndim)))
+    shape = (1, 1, -1, *([1] * (stacked.ndim - 3)))
     scale = torch.rsqrt(variance + eps)
     if weight is not None:
         scale = scale * weight.view(shape)
     shift = -mean * scale if bias is None else bias.view(shape) - mean * scale
-    return torch.addcmul(shift.to(x.dtype), parts, scale.to(x.dtype)).flatten(0, 1)
+    return torch.addcmul(shift.to(x.dtype), stacked, scale.to(x.dtype)).flatten(0, 1)
+
+
+def _moments(x: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance, in float32 at least, without a float32 copy of a 16-bit tensor."""
+    if x.dtype not in (torch.bfloat16, torch.float16):
+        variance, mean = torch.var_mean(x, dim=dims, correction=0, keepdim=True)
+        return mean, variance
+    count = x.numel() // (x.shape[0] * x.shape[2])
+    mean = x.mean(dims, keepdim=True, dtype=torch.float32)
+    norm = torch.linalg.vector_norm(x, 2, dims, keepdim=True, dtype=torch.float32)
+    return mean, (norm.square() / count - mean.square()).clamp_min(0.0)

@@ -225,7 +225,7 @@ class Split:
 
     def _laws_hold(self, plan: Plan, features: Tensor, logits: Tensor) -> bool:
         # Bypasses show as NaN; what is left is rounding, which tf32 and 16-bit networks have much of.
-        relative = 2e-3 if torch.finfo(logits.dtype).eps < 1e-6 else 5e-2
+        relative = 2e-3 if torch.finfo(features.dtype).eps < 1e-6 else 5e-2
         tolerance = relative * float(logits.abs().max()) + 1e-5
         for groups in (1, 2):
             stacked = torch.cat([features] * groups)

@@ -1,0 +1,247 @@
+"""The rest of a network as a flat list of kernels: batch norms folded, activations fused into convolutions."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from sicl.models.kernels import Kernels, kernels_for
+from sicl.models.stubs import forwards_restored
+from sicl.models.twin import CannotTwin, NormCall, Slot, Twin
+
+_ATEN = torch.ops.aten
+_RELUS = (_ATEN.relu.default, _ATEN.relu_.default)
+_ADDS = (_ATEN.add.Tensor, _ATEN.add_.Tensor)
+
+
+class FusedSuffix:
+    """`suffix(features)` gives float32 logits of `groups` stacked batches, for one shape of features.
+
+    Traced once from the twin, so the network's own Python code no longer runs. A batch norm with fixed
+    statistics right after a convolution is folded into its weights; ReLU and residual additions after it
+    become part of the convolution where the backend has such a kernel.
+
+    Args:
+        twin: the copy to trace.
+        features: an example, as it will be called.
+        groups: how many batches are stacked in it.
+        records: make the pass that records the clean batch's statistics, instead of one for variants.
+
+    Raises:
+        CannotTwin: tracing failed.
+    """
+
+    def __init__(self, twin: Twin, features: Tensor, groups: int, *, records: bool = False) -> None:
+        self.twin, self.groups, self.records = twin, groups, records
+        self._folds: list[Fold] = []
+        try:
+            self.module = _traced(twin, features, groups)
+            self._slots = self._replace_norms()
+            kernels = kernels_for(features.device)
+            if kernels is not None:
+                _fuse(self.module.graph, kernels)
+            self.module.graph.eliminate_dead_code()
+            self.module.recompile()
+        except Exception as error:
+            raise CannotTwin(f"the network cannot be traced ({type(error).__name__}: {error})") from error
+        used = (n for n in self.module.graph.nodes if n.op == "get_attr")
+        self._used = {id(_value(self.module, node)) for node in used}
+        self._used |= {id(p) for slot in self._slots if slot.batchwise for p in slot.own.parameters()}
+
+    def live_tensors(self) -> list[Tensor]:
+        """Return the live tensors that `prepare` reads."""
+        tensors = [table[name] for target, table, name in self.twin.sources if id(target) in self._used]
+        tensors += [tensor for fold in self._folds for tensor in fold.sources()]
+        for slot in self._slots:
+            live = (slot.live.weight, slot.live.bias, slot.live.running_mean, slot.live.running_var)
+            tensors += [tensor for tensor in live if tensor is not None]
+        return tensors
+
+    @torch.no_grad()
+    def prepare(self) -> None:
+        """Take over what this pass needs of the live network, in place; folded norms go into the weights."""
+        self.twin.refresh(self._used, self._slots)
+        if not self.records:
+            for fold in self._folds:
+                fold.write()
+
+    @torch.no_grad()
+    def __call__(self, features: Tensor) -> Tensor:
+        logits: Tensor = self.module(features)
+        return logits.float()
+
+    def _replace_norms(self) -> list[Slot]:
+        graph, slots = self.module.graph, []
+        for node in [n for n in graph.nodes if n.target is _marker()]:
+            before, index = node.args
+            slot = self.twin.slots[index]
+            slots.append(slot)
+            fixed = not slot.batchwise or (self.twin.frozen and not self.records)
+            if fixed and before.target is _ATEN.convolution.default and len(before.users) == 1:
+                self._folds.append(Fold(self.module, self.twin, before, slot, len(self._folds)))
+                node.replace_all_uses_with(before)
+            else:
+                with graph.inserting_before(node):
+                    new = graph.call_function(self._norm_function(slot, fixed), (before,))
+                new.meta = dict(node.meta)
+                node.replace_all_uses_with(new)
+            graph.erase_node(node)
+        return slots
+
+    def _norm_function(self, slot: Slot, fixed: bool) -> Callable[[Tensor], Tensor]:
+        def norm(x: Tensor) -> Tensor:
+            if fixed:
+                return slot.fixed(x)
+            return slot.recording(x) if self.records else slot.grouped(x, self.groups)
+
+        return norm
+
+
+class Fold:
+    """A batch norm folded into the convolution before it: W' = scale W, b' = scale b + shift.
+
+    Folding starts from the live weights in full precision. The convolution's node is given the folded ones.
+    """
+
+    def __init__(self, module: fx.GraphModule, twin: Twin, node: fx.Node, slot: Slot, number: int) -> None:
+        self.slot = slot
+        places = {id(target): (table, name) for target, table, name in twin.sources}
+        twin_weight = _value(module, node.args[1])
+        twin_bias = None if node.args[2] is None else _value(module, node.args[2])
+        if id(twin_weight) not in places or (twin_bias is not None and id(twin_bias) not in places):
+            raise CannotTwin("a convolution's weight is no parameter")
+        self._weight = places[id(twin_weight)]
+        self._bias = None if twin_bias is None else places[id(twin_bias)]
+        self.weight = torch.empty_like(twin_weight)
+        self.bias = torch.empty(len(self.weight), dtype=self.weight.dtype, device=self.weight.device)
+        with module.graph.inserting_before(node):
+            nodes = []
+            for name, tensor in (
+                (f"folded_weight_{number}", self.weight),
+                (f"folded_bias_{number}", self.bias),
+            ):
+                module.register_buffer(name, tensor)
+                nodes.append(module.graph.get_attr(name))
+        node.args = (node.args[0], *nodes, *node.args[3:])
+
+    def sources(self) -> list[Tensor]:
+        """Return the live weight and bias."""
+        return [table[name] for table, name in filter(None, (self._weight, self._bias))]
+
+    def write(self) -> None:
+        """Write the folded weight and bias, in place."""
+        weight, *bias = self.sources()
+        self.weight.copy_(weight.float() * self.slot.scale.view(-1, *[1] * (weight.ndim - 1)))
+        shift = self.slot.shift
+        self.bias.copy_(shift + bias[0].float() * self.slot.scale if bias else shift)
+
+
+def _fuse(graph: fx.Graph, kernels: Kernels) -> None:
+    """Let convolutions do the ReLU, or the addition and the ReLU, that follow them."""
+    for node in list(graph.nodes):
+        if node.target not in _RELUS:
+            continue
+        before = node.args[0]
+        if _is_convolution(before) and len(before.users) == 1:
+            _replace(graph, node, before, kernels.relu, before.args)
+        elif isinstance(before, fx.Node) and before.target in _ADDS and len(before.users) == 1:
+            pair = _addition(before)
+            if pair is not None:
+                convolution, other = pair
+                _replace(graph, node, before, kernels.add_relu, (*convolution.args, other))
+                graph.erase_node(convolution)
+
+
+def _is_convolution(node: Any) -> bool:
+    """A plain 2-D convolution with a bias, as the fused kernels want it."""
+    return (
+        isinstance(node, fx.Node)
+        and node.target is _ATEN.convolution.default
+        and node.args[2] is not None
+        and len(node.args[3]) == 2  # type: ignore[arg-type]
+        and not node.args[6]
+    )
+
+
+def _addition(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
+    """(convolution, other) if the sum has a convolution that is used nowhere else."""
+    left, right = node.args[:2]
+    if node.kwargs or not isinstance(left, fx.Node) or not isinstance(right, fx.Node) or left is right:
+        return None
+    if left.meta["val"].shape != right.meta["val"].shape:
+        return None
+    for convolution, other in ((left, right), (right, left)):
+        if _is_convolution(convolution) and len(convolution.users) == 1:
+            return convolution, other
+    return None
+
+
+def _replace(graph: fx.Graph, node: fx.Node, before: fx.Node, function: Any, args: tuple[Any, ...]) -> None:
+    with graph.inserting_before(node):
+        new = graph.call_function(function, args)
+    new.meta = dict(node.meta)
+    node.replace_all_uses_with(new)
+    graph.erase_node(node)
+    graph.erase_node(before)
+
+
+def _value(module: nn.Module, node: Any) -> Tensor:
+    if not isinstance(node, fx.Node) or node.op != "get_attr":
+        raise CannotTwin("a convolution's weight is computed, not a parameter")
+    value: Tensor = operator.attrgetter(str(node.target))(module)
+    return value
+
+
+def _copy(x: Tensor, _index: int) -> Tensor:
+    return x.clone()
+
+
+@functools.cache
+def _marker() -> Any:
+    """An operator that stands for "the batch norm number `index`" in a traced graph."""
+    library = torch.library.Library("sicl", "FRAGMENT")  # type: ignore[no-untyped-call]
+    library.define("norm(Tensor x, int index) -> Tensor")  # type: ignore[no-untyped-call]
+    library.impl("norm", _copy, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    return _Kept(library, torch.ops.sicl.norm.default).operator
+
+
+class _Kept:
+    """Keeps a library alive as long as the process; torch forgets its operators otherwise."""
+
+    libraries: tuple[Any, ...] = ()
+
+    def __init__(self, library: Any, operator: Any) -> None:
+        _Kept.libraries = (*_Kept.libraries, library)
+        self.operator = operator
+
+
+@contextmanager
+def _marked(twin: Twin) -> Iterator[None]:
+    """Let the twin's batch norms leave marks instead of normalising."""
+    norms = [m for m in twin.network.modules() if isinstance(m.__dict__.get("forward"), NormCall)]
+    with forwards_restored(norms):
+        for module in norms:
+            index = module.__dict__["forward"].index
+            module.__dict__["forward"] = functools.partial(_mark, index)
+        yield
+
+
+def _mark(index: int, x: Tensor) -> Tensor:
+    marked: Tensor = _marker()(x, index)
+    return marked
+
+
+@torch.no_grad()
+def _traced(twin: Twin, features: Tensor, groups: int) -> fx.GraphModule:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with _marked(twin):
+        module: fx.GraphModule = make_fx(lambda x: twin.split._resumed_pass(x, twin.plan, groups))(features)
+    module.graph.eliminate_dead_code()
+    return module
