@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sicl.bench.report.names import calibrator_name, short_domain
 from sicl.bench.report.pool import Bins, Curve
@@ -91,18 +91,19 @@ def line_chart(
     low = 0.0 if from_zero else max(0.0, 0.1 * int(10 * min(values)))
     high = nice_top(max(values)) if from_zero else 1.0
     x_low = 0.0 if x_text is percent else x_low
-    frame = Frame(440, 280, Scale(x_low, x_high or 1.0, 36, 338), Scale(low, high, 240, 22))
+    frame = Frame(410, 282, Scale(x_low, x_high or 1.0, 28, 302), Scale(low, high, 244, 24))
     if x_high <= x_low:
-        frame = Frame(440, 280, Scale(x_low - 1, x_low + 1, 36, 338), frame.y)
+        frame = replace(frame, x=Scale(x_low - 1, x_low + 1, 28, 302))
     x_ticks = [v for v in ticks(frame.x.low, frame.x.high, 5) if frame.x.low <= v]
     parts = [_bands(frame, segments), frame.axes(x_ticks, ticks(low, high), x_text, percent)]
-    for line in lines:
+    # SICL is drawn last, so that no other line hides it.
+    for line in sorted(lines, key=lambda line: line.key == "sicl"):
         parts.append(
             polyline(frame, line.curve.x, line.curve.y, class_=f"line {colour(line.key)}", data_n=line.name)
         )
     parts.append(_end_labels(frame, lines))
-    parts.append(text(y_title, 36, 11, class_="title"))
-    parts.append(text(x_title, 338, 272, class_="title end"))
+    parts.append(text(y_title, 0, 11, class_="title"))
+    parts.append(text(x_title, 302, 277, class_="title end"))
     return frame.svg(
         "".join(parts),
         label,
@@ -116,7 +117,7 @@ def line_chart(
 
 def _end_labels(frame: Frame, lines: Sequence[Line]) -> str:
     ends = [frame.y(float(line.curve.y[-1])) for line in lines]
-    places = spread_labels(ends, 12.5, frame.y.stop + 4, frame.y.start - 2)
+    places = spread_labels(ends, 13, frame.y.stop + 4, frame.y.start - 2)
     marks = []
     for line, end, place in zip(lines, ends, places):
         x = frame.x(float(line.curve.x[-1]))

@@ -23,6 +23,7 @@ from sicl.bench.report.names import (
 )
 from sicl.bench.report.panels import group_panels
 from sicl.bench.report.parts import (
+    MAX_DOTS,
     cell,
     colour_key,
     identity_cells,
@@ -56,6 +57,7 @@ DARK = """
   --softmax: #9aa3b0; --temperature_scaling: #4db8e0; --mc_dropout: #ab8af0; --transcal: #dcae3c;
   --pseudocal: #4cc38a; --sicl_paper: #ff9a4d; --sicl: #ff5c86; --other: #94a3b8; --shadow: none;
 """
+LONG = 30
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 MOON = '<svg viewBox="0 0 24 24"><path d="M20 14.5A8.5 8.5 0 1 1 9.5 4a7 7 0 0 0 10.5 10.5z"/></svg>'
 
@@ -181,7 +183,10 @@ def _overview(records: Sequence[Record], names: Sequence[str]) -> str:
     means = [mean_metric(records, name, "ece") for name in names]
     notes = {mean.over for mean in means}
     over = notes.pop() if len(notes) == 1 else "over the cells each was run in"
-    lede = tag("p", f"Mean ECE {escape(over)}. A dot is one cell, the bar their mean.", class_="lede")
+    marks = (
+        "A dot is one cell" if len(done) <= MAX_DOTS else "The box is half of the cells, the line nine of ten"
+    )
+    lede = tag("p", f"Mean ECE {escape(over)}. {marks}, the bar their mean.", class_="lede")
     return lede + strip(records, names, METRICS["ece"], _wins(done, names))
 
 
@@ -215,7 +220,7 @@ def _result_table(groups: Sequence[Group], names: Sequence[str], metric: Metric)
     unit = " in %" if metric.percent else ""
     better = "higher" if metric.higher else "lower"
     note = tag("p", escape(f"{metric.title}{unit}: {metric.help}; {better} is better."), class_="soft")
-    return note + tag("div", sortable(heads, rows), class_="wide")
+    return note + tag("div", sortable(heads, rows), class_="wide scroll" if len(rows) > LONG else "wide")
 
 
 def _count(group: Group) -> str:

@@ -184,6 +184,7 @@ def _comparison(group: Group, calibrator: str) -> Comparison | None:
             stream=group.stream,
             calibrator="sicl" if calibrator == "sicl_paper" else calibrator,
             corruption=corruption,
+            table="main" if corruption is None else "corruptions",
         )
 
     accuracy = calibrator == "accuracy"

@@ -163,6 +163,7 @@ def _paper(record: Record, calibrator: str) -> float | None:
         stream=record.stream,
         calibrator="sicl" if calibrator == "sicl_paper" else calibrator,
         corruption=record.corruption,
+        table="main" if record.corruption is None else "corruptions",
     )
     return None if printed is None else round(printed / 100, 6)
 
