@@ -72,7 +72,7 @@ def sliding_window_ece(
     """Return the equal-width ECE of every window of the stream; the last window ends with the stream.
 
     A stream shorter than `window` is one window. Small windows are biased upwards: with 64 samples and
-    15 bins a perfectly calibrated classifier shows an ECE near 0.08.
+    15 bins a perfectly calibrated classifier of mean confidence 0.8 shows an ECE near 0.11.
 
     Args:
         confidence: N values in [0, 1], in stream order.
