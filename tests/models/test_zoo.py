@@ -188,6 +188,17 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, library: str,
         load_model(f"{library}:resnet50")
 
 
+def test_a_library_built_for_another_torch_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broken install is told apart from a missing one."""
+
+    def broken(name: str) -> ModuleType:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr("sicl.models.zoo.importlib.import_module", broken)
+    with pytest.raises(OptionError, match=r"nms does not exist\); install matching versions"):
+        load_model("torchvision:resnet50")
+
+
 class _Outside(nn.Module):
     """Another library's network: expects normalised images and has its own idea of an output."""
 

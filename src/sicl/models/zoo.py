@@ -149,6 +149,11 @@ def _import_extra(module: str, extra: str) -> Any:
         raise OptionError(
             f"'{extra}:NAME' models need the package {module}; install it with `pip install 'sicl[{extra}]'`."
         ) from error
+    except (RuntimeError, OSError) as error:  # Compiled for another torch.
+        raise OptionError(
+            f"The installed {module} does not work with torch {torch.__version__} ({_first_line(error)}); "
+            "install matching versions."
+        ) from error
 
 
 def _timm(name: str, pretrained: bool, n_classes: int | None) -> Normalized:
@@ -189,10 +194,13 @@ def _fetch(library: str, name: str, make: Callable[[], Any]) -> Any:
     except SiclError:
         raise
     except Exception as error:  # Each library has its own errors for unknown names and failed downloads.
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
-            f"{library} could not make {name!r} ({reason}); check the name and the network."
+            f"{library} could not make {name!r} ({_first_line(error)}); check the name and the network."
         ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
 
 
 _LIBRARIES: dict[str, Callable[[str, bool, int | None], Normalized]] = {

@@ -208,7 +208,8 @@ def measure_accuracy(
 
 def _fresh_model(spec: TrainSpec) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(spec.seed)
+        # The CPU generator only: `torch.manual_seed` would move the CUDA ones too, which the fork does not restore.
+        torch.default_generator.manual_seed(spec.seed)
         return spec.model.build()
 
 
@@ -230,8 +231,12 @@ def _fast_kernels(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=True):
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
         yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def _check(spec: TrainSpec, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> None:
