@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,18 @@ def architecture(entry: Entry) -> str:
 
 
 def model_source(model: Entry, dataset: Entry, seed: int) -> str:
-    """Return what `load_model` is given; `{dataset}`, `{model}` and `{seed}` are filled in."""
-    load = str(model.options.get("load", model.name))
-    words = {"dataset": clean_name(dataset.name), "model": model.label, "seed": str(seed)}
+    """Return what `load_model` is given; `{dataset}`, `{model}` and `{seed}` are filled in.
+
+    `load` may be a table by clean data set: {cifar10 = "a.safetensors", imagenet = "torchvision:resnet50"}.
+    """
+    clean = clean_name(dataset.name)
+    given = model.options.get("load", model.name)
+    if isinstance(given, Mapping):
+        if clean not in given:
+            raise OptionError(f"`load` has no weights for {clean!r}, only for {', '.join(given)}.")
+        given = given[clean]
+    load = str(given)
+    words = {"dataset": clean, "model": model.label, "seed": str(seed)}
     for word, value in words.items():
         load = load.replace(f"{{{word}}}", value)
     return load
@@ -84,8 +93,10 @@ def check_models(pairs: Iterable[tuple[Entry, Entry]], seeds: Sequence[int], pro
     distinct = {(dataset.name, model.label): (dataset, model) for dataset, model in pairs}
     for dataset, model in distinct.values():
         for seed in seeds:
-            where, load = f"model {model.label!r}", model_source(model, dataset, seed)
-            problems.catch(where, lambda load=load: _check_model(load))  # type: ignore[misc]
+            problems.catch(
+                f"model {model.label!r}",
+                lambda d=dataset, m=model, s=seed: _check_model(model_source(m, d, s)),  # type: ignore[misc]
+            )
 
 
 def _check_model(load: str) -> None:

@@ -1,0 +1,137 @@
+"""`sicl paper`: the paper's tables and figures, one command each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from sicl.cli.bench import (
+    Address,
+    Cache,
+    Cpus,
+    Data,
+    Device,
+    DryRun,
+    ExecutorName,
+    Gpus,
+    Out,
+    Predictions,
+    Retries,
+    RetryFailed,
+    Threads,
+    Workers,
+)
+
+app = typer.Typer(help="Reproduce the paper's tables and figures.", no_args_is_help=True)
+
+_HELP = {
+    "name": "A table or figure; `sicl paper list` shows them.",
+    "weights": "The folder with source models: DATASET-ARCH-seedN.safetensors or DATASET-ARCH.safetensors.",
+    "quick": "The demonstration data and model, few corruptions, one method: minutes on a laptop.",
+    "datasets": "Only these data sets, for example cifar10-c,imagenet-c:5k.",
+    "models": "Only these networks: resnet18, resnet50, resnet101, vit, demo.",
+    "methods": "Only these methods, for example tent,sar.",
+    "corruptions": "Only these corruptions.",
+    "seeds": "Only these seeds, for example 0,1.",
+    "n": "Images of each corruption; default: all.",
+    "batch_size": "Samples a batch.",
+}
+
+Listed = Optional[str]
+
+
+@app.command("list")
+def list_presets() -> None:
+    """List the tables and figures."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from sicl.bench.paper.presets import PRESETS
+
+    table = Table(box=None, show_header=False)
+    for name, preset in PRESETS.items():
+        table.add_row(f"[bold]{name}[/bold]", preset.title)
+    Console(highlight=False).print(table)
+
+
+@app.command()
+def run(
+    name: Annotated[str, typer.Argument(help=_HELP["name"])],
+    out: Out = None,
+    data: Data = None,
+    weights: Annotated[Optional[Path], typer.Option(help=_HELP["weights"])] = None,  # noqa: UP045
+    quick: Annotated[bool, typer.Option("--quick", help=_HELP["quick"])] = False,
+    datasets: Annotated[Listed, typer.Option(help=_HELP["datasets"])] = None,
+    models: Annotated[Listed, typer.Option(help=_HELP["models"])] = None,
+    methods: Annotated[Listed, typer.Option(help=_HELP["methods"])] = None,
+    corruptions: Annotated[Listed, typer.Option(help=_HELP["corruptions"])] = None,
+    seeds: Annotated[Listed, typer.Option(help=_HELP["seeds"])] = None,
+    n: Annotated[Optional[int], typer.Option(help=_HELP["n"])] = None,  # noqa: UP045
+    batch_size: Annotated[int, typer.Option(help=_HELP["batch_size"])] = 64,
+    device: Device = "auto",
+    executor: ExecutorName = None,
+    workers: Workers = None,
+    address: Address = None,
+    gpus: Gpus = None,
+    cpus: Cpus = 1.0,
+    retries: Retries = 2,
+    threads: Threads = None,
+    predictions: Predictions = False,
+    cache: Cache = None,
+    retry_failed: RetryFailed = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Run a table or figure, and put our numbers beside the paper's."""
+    from sicl.bench.executors import make_executor
+    from sicl.bench.live import run_live, show_plan
+    from sicl.bench.paper.presets import PRESETS, Choice
+    from sicl.bench.paper.show import show_preset
+    from sicl.errors import require_choice
+
+    require_choice(PRESETS, name=name)
+    choice = Choice(
+        weights=weights,
+        datasets=_split(datasets),
+        models=_split(models),
+        methods=_split(methods),
+        corruptions=_split(corruptions),
+        seeds=_numbers(seeds),
+        n=n,
+        batch_size=batch_size,
+        quick=quick,
+    )
+    plan = PRESETS[name].plan(name, choice)
+    if dry_run:
+        show_plan(plan)
+        return
+    folder = out or Path("runs") / plan.name
+    result = run_live(
+        plan,
+        folder,
+        executor=make_executor(
+            executor, workers=workers, address=address, gpus=gpus, cpus=cpus, retries=retries
+        ),
+        data=data,
+        device=device,
+        threads=threads,
+        predictions=predictions or PRESETS[name].predictions,
+        cache=cache,
+        retry_failed=retry_failed,
+    )
+    show_preset(name, result.records, folder)
+    raise typer.Exit(1 if result.failed else 0)
+
+
+def _split(text: str | None) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()] if text else []
+
+
+def _numbers(text: str | None) -> list[int]:
+    from sicl.errors import OptionError
+
+    try:
+        return [int(word) for word in _split(text)]
+    except ValueError as error:
+        raise OptionError(f"`seeds` must be whole numbers with commas between, got {text!r}.") from error
