@@ -270,6 +270,16 @@ def test_cell_winners_are_found_per_cell() -> None:
     assert cell_winners(failed(), METRICS["ece"]) == set()
 
 
+@pytest.mark.parametrize("name", ["html", "md", "latex"])
+def test_planned_cells_without_a_record_are_not_passed_over(tmp_path: Path, name: str) -> None:
+    """A report made while a plan still runs says how many cells are missing."""
+    note = "6 of 10 planned cells have no record yet"
+    assert note in write_report(some(), tmp_path / "a", format=name, planned=10).read_text(encoding="utf-8")
+    assert "no record yet" not in write_report(some(), tmp_path / "b", format=name, planned=4).read_text(
+        encoding="utf-8"
+    )
+
+
 def test_no_records_and_unknown_formats_are_refused(tmp_path: Path) -> None:
     """Both errors say what to do."""
     with pytest.raises(DataError, match="at least one record"):

@@ -21,10 +21,13 @@ def test_the_command_writes_a_page_beside_the_records(tmp_path: Path) -> None:
     """Without options there is one HTML page, and the command says how many cells failed."""
     for i, record in enumerate([*some(), failed()]):
         (tmp_path / f"{i}.json").write_text(record.to_json())
+    (tmp_path / "plan-mine.json").write_text('{"plan": "mine", "cells": 7}')
     result = CliRunner().invoke(APP, [str(tmp_path)])
     assert result.exit_code == 0, result.output
-    assert "5 records, 1 failed" in result.output
-    assert f"sicl: {tmp_path.name}" in (tmp_path / "report.html").read_text()
+    assert "5 records, 1 failed, 2 not run yet" in result.output
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"sicl: {tmp_path.name}" in page
+    assert "2 of 7 planned cells have no record yet" in page
 
 
 def test_the_command_writes_all_formats_elsewhere(tmp_path: Path) -> None:

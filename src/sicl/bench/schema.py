@@ -121,7 +121,7 @@ def load_records(folder: str | Path) -> list[Record]:
         raise DataError(f"`{root}` is no folder. Give the folder that `sicl bench` wrote its records into.")
     records = []
     for path in sorted(root.rglob("*.json")):
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         try:
             if is_record(json.loads(text)):
                 records.append(Record.from_json(text))
@@ -132,3 +132,12 @@ def load_records(folder: str | Path) -> list[Record]:
     if not records:
         raise DataError(f"`{root}` holds no records (`*.json`). Run a benchmark into it first.")
     return records
+
+
+def planned_cells(folder: str | Path) -> int | None:
+    """Return how many cells the folder's plan has, or None unless exactly one plan lies beside the records."""
+    plans = [json.loads(path.read_text(encoding="utf-8")) for path in Path(folder).glob("plan-*.json")]
+    counts = [
+        plan["cells"] for plan in plans if isinstance(plan, Mapping) and isinstance(plan.get("cells"), int)
+    ]
+    return counts[0] if len(counts) == 1 else None

@@ -29,12 +29,13 @@ def report(
 ) -> None:
     """Make a report: an HTML page that needs no network, or Markdown, CSV and LaTeX tables."""
     from sicl.bench.report import FORMATS, write_reports
-    from sicl.bench.schema import load_records
+    from sicl.bench.schema import load_records, planned_cells
 
-    records = load_records(folder)
+    records, planned = load_records(folder), planned_cells(folder)
     formats = list(FORMATS) if format is Format.all else [format.value]
     heading = title or f"sicl: {folder.resolve().name}"
     failed = sum(record.status == "failed" for record in records)
-    typer.echo(f"{len(records)} records, {failed} failed")
-    for path in write_reports(records, output or folder, title=heading, formats=formats):
+    missing = max(0, (planned or 0) - len(records))
+    typer.echo(f"{len(records)} records, {failed} failed" + (f", {missing} not run yet" if missing else ""))
+    for path in write_reports(records, output or folder, title=heading, formats=formats, planned=planned):
         typer.echo(str(path))

@@ -109,7 +109,7 @@ def paper_wins(calibrator: str = "sicl") -> tuple[int, int]:
 
 @cache
 def _raw() -> dict[str, dict[str, list[Any]]]:
-    text = files("sicl.bench.paper").joinpath("tables.json").read_text()
+    text = files("sicl.bench.paper").joinpath("tables.json").read_text(encoding="utf-8")
     loaded: dict[str, dict[str, list[Any]]] = json.loads(text)
     return loaded
 

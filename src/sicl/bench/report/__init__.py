@@ -17,7 +17,12 @@ FORMATS = {"html": "report.html", "md": "report.md", "csv": "report.csv", "latex
 
 
 def write_report(
-    records: Sequence[Record], path: str | Path, *, title: str = "sicl report", format: str = "html"
+    records: Sequence[Record],
+    path: str | Path,
+    *,
+    title: str = "sicl report",
+    format: str = "html",
+    planned: int | None = None,
 ) -> Path:
     """Write one report file, atomically, and return its path.
 
@@ -26,6 +31,7 @@ def write_report(
         path: the file to write.
         title: the report's heading.
         format: "html", "md", "csv" or "latex".
+        planned: how many cells the plan has; the report then says how many have no record yet.
 
     Raises:
         DataError: no records.
@@ -34,9 +40,13 @@ def write_report(
     require_choice(FORMATS, format=format)
     if not records:
         raise DataError("A report needs at least one record, got none. Run a benchmark first.")
+    note = ""
+    if planned is not None and planned > len(records):
+        note = f"{planned - len(records)} of {planned} planned cells have no record yet; all numbers leave them out."
+    if format == "csv":
+        return write_atomic(path, comma_separated(records))
     made = {"html": html_page, "md": markdown, "latex": latex}
-    content = comma_separated(records) if format == "csv" else made[format](records, title)
-    return write_atomic(path, content)
+    return write_atomic(path, made[format](records, title, note=note))
 
 
 def write_reports(
@@ -45,6 +55,10 @@ def write_reports(
     *,
     title: str = "sicl report",
     formats: Iterable[str] = FORMATS,
+    planned: int | None = None,
 ) -> list[Path]:
     """Write `report.html`, `report.md`, `report.csv` and `report.tex` (or some of them) into a folder."""
-    return [write_report(records, Path(folder) / FORMATS[name], title=title, format=name) for name in formats]
+    return [
+        write_report(records, Path(folder) / FORMATS[name], title=title, format=name, planned=planned)
+        for name in formats
+    ]

@@ -62,8 +62,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 MOON = '<svg viewBox="0 0 24 24"><path d="M20 14.5A8.5 8.5 0 1 1 9.5 4a7 7 0 0 0 10.5 10.5z"/></svg>'
 
 
-def html_page(records: Sequence[Record], title: str) -> str:
-    """Return the whole page."""
+def html_page(records: Sequence[Record], title: str, *, note: str = "") -> str:
+    """Return the whole page; `note` stands above everything."""
     groups = group_records(records)
     names = calibrators_of(records)
     sections = {
@@ -82,6 +82,7 @@ def html_page(records: Sequence[Record], title: str) -> str:
     links = "".join(tag("a", head, href=f"#{key}") for key, (head, _) in shown.items())
     toggle = tag("button", MOON, class_="theme", type="button", aria_label="Switch between light and dark")
     lede = tag("p", escape(_lede(records, groups)), class_="soft")
+    lede += tag("p", escape(note), class_="note", role="note") if note else ""
     top = tag(
         "div", tag("div", tag("h1", escape(title)) + lede + tag("nav", links)) + toggle, class_="bar-top"
     )
@@ -97,11 +98,11 @@ _LEGEND = (
 
 def _document(title: str, names: Sequence[str], body: str) -> str:
     assets = files("sicl.bench.report").joinpath("assets")
-    style = assets.joinpath("report.css").read_text()
+    style = assets.joinpath("report.css").read_text(encoding="utf-8")
     dark = f"@media (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{{DARK}}} }}\n"
     dark = f"@media screen {{ {dark} :root[data-theme=dark] {{{DARK}}} }}"
     style = style.replace("/*dark*/", dark) + _colours(names)
-    script = assets.joinpath("report.js").read_text()
+    script = assets.joinpath("report.js").read_text(encoding="utf-8")
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'

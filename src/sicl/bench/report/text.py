@@ -34,10 +34,10 @@ MAIN = ("ece", "cumulative_ece", "brier", "nll", "auroc", "aurc")
 IDENTITY = ("dataset", "model", "method", "stream", "corruption", "severity", "seed")
 
 
-def markdown(records: Sequence[Record], title: str) -> str:
+def markdown(records: Sequence[Record], title: str, *, note: str = "") -> str:
     """Return the result tables, the comparison with the paper and the failed cells as Markdown."""
     groups, names = group_records(records), calibrators_of(records)
-    parts = [f"# {title}", _sentence(records, names)]
+    parts = [f"# {title}", *([f"**{note}**"] if note else []), _sentence(records, names)]
     for key in MAIN:
         metric = METRICS[key]
         unit = ", %" if metric.percent else ""
@@ -92,7 +92,7 @@ def comma_separated(records: Sequence[Record]) -> str:
     return buffer.getvalue()
 
 
-def latex(records: Sequence[Record], title: str, *, key: str = "ece") -> str:
+def latex(records: Sequence[Record], title: str, *, key: str = "ece", note: str = "") -> str:
     """Return a booktabs table of one metric, the best of each row bold."""
     groups, names, metric = group_records(records), calibrators_of(records), METRICS[key]
     head = ["Data set", "Model", "Method", "Stream", "Acc.", *map(calibrator_name, names)]
@@ -104,6 +104,7 @@ def latex(records: Sequence[Record], title: str, *, key: str = "ece") -> str:
         lines.append(" & ".join(cells) + r" \\")
     unit = r" (\%)" if metric.percent else ""
     caption = f"{_tex(title)}: {_tex(metric.title)}{unit}, {_tex(_over(records))}."
+    caption += f" {_tex(note)}" if note else ""
     body = "\n".join(lines)
     return (
         "% needs \\usepackage{booktabs}\n\\begin{table}\n\\centering\n"
