@@ -162,7 +162,8 @@ def box_resize(images: Tensor, height: int, width: int) -> Tensor:
 def motion(images: Tensor, radius: float, sigma: float, angles: _Array) -> Tensor:
     """Return N x H x W x C grey levels: each image moved along its own angle, half-Gaussian weights.
 
-    The rule is ImageMagick's: 2 radius + 1 taps on one side, at whole pixels, edges repeated, rounded.
+    The rule is ImageMagick's: 2 radius + 1 taps on one side, at whole pixels, edges repeated. Fractions are
+    dropped, as in the reference images.
     """
     taps = np.arange(2 * math.ceil(radius) + 1)
     weights = np.exp(-0.5 * (taps / sigma) ** 2)
@@ -183,7 +184,7 @@ def motion(images: Tensor, radius: float, sigma: float, angles: _Array) -> Tenso
             y, x = top + int(dy[start, tap]), left + int(dx[start, tap])
             total[start:stop] += padded[start:stop, y : y + height, x : x + width] * float(weights[tap])
     back = torch.from_numpy(np.argsort(order, kind="stable")).to(images.device)
-    return (total + 0.5).floor_().index_select(0, back)
+    return (total + 1e-3).floor_().index_select(0, back)
 
 
 def bilinear(images: Tensor, rows: Tensor, columns: Tensor, mode: str) -> Tensor:
