@@ -64,7 +64,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureFit:
         middle = (low + high) / 2
         too_cold = _slope(margins, torch.exp(-middle)) > 0
         low, high = torch.where(too_cold, middle, low), torch.where(too_cold, high, middle)
-    temperature = float(torch.exp((low + high) / 2))
+    temperature = min(max(float(torch.exp((low + high) / 2)), LOWEST), HIGHEST)
     return TemperatureFit(temperature, _problem(margins, labels, temperature))
 
 
