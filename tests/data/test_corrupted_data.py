@@ -129,3 +129,17 @@ def test_clean_labels_must_agree(write_cifar: Write, write_cifar_c: Write) -> No
     np.save(root / "CIFAR-10-C" / "labels.npy", np.zeros(200, np.uint8))
     with pytest.raises(DataError, match=r"the labels of cifar10-c and of cifar10 .* differ"):
         load_dataset("cifar10-c", root)
+
+
+def test_a_copy_elsewhere_has_the_same_fingerprint(write_cifar_c: Write, tmp_path: Path) -> None:
+    """Neither place nor time of the files matters; their content does."""
+    root = write_cifar_c("fog")
+    before = load_dataset("cifar10-c", root).fingerprint
+    copy = tmp_path / "copy" / "CIFAR-10-C"
+    copy.mkdir(parents=True)
+    for path in (root / "CIFAR-10-C").iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    assert load_dataset("cifar10-c", copy.parent).fingerprint == before
+    array = np.load(copy / "fog.npy")
+    np.save(copy / "fog.npy", array // 2)
+    assert load_dataset("cifar10-c", copy.parent).fingerprint != before

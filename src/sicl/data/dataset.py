@@ -84,7 +84,8 @@ class Dataset:
     @property
     def fingerprint(self) -> str:
         """A short hash of the content (not of the place): equal for equal data, part of cache keys."""
-        content = {key: value for key, value in self.provenance.items() if key not in ("path", "layout")}
+        places = ("path", "layout", "corrupted_path")
+        content = {key: value for key, value in self.provenance.items() if key not in places}
         digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode())
         digest.update(np.ascontiguousarray(self.labels).tobytes())
         digest.update(np.ascontiguousarray(self.indices).tobytes())
