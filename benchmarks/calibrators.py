@@ -150,6 +150,7 @@ def main() -> None:
     parser.add_argument(
         "--corruptions", default="report", help="report (15), validation (4) or names with commas"
     )
+    parser.add_argument("--model", default="demo", help="demo, or the checkpoint of a CIFAR-10 classifier")
     parser.add_argument("--samples", type=int, default=1500)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--device", default="cpu")
@@ -159,7 +160,7 @@ def main() -> None:
     groups = {"report": tuple(CORRUPTIONS), "validation": tuple(VALIDATION_CORRUPTIONS)}
     names = groups.get(options.corruptions) or tuple(options.corruptions.split(","))
 
-    model = sicl.load_model("demo", device=options.device)
+    model = sicl.load_model(options.model, device=options.device)
     dataset = load_dataset("demo", split="test")
     source = source_data(load_dataset("demo", split="val"), device=options.device)
     clean = as_images(dataset, options.samples, "clean", options.device)
@@ -176,7 +177,7 @@ def main() -> None:
         torch.cuda.get_device_name() if options.device != "cpu" else f"CPU, {torch.get_num_threads()} threads"
     )
     about = (
-        f"Demo model (ResNet-18, 16 wide), TENT, batch {options.batch}, {options.samples} images a stream, "
+        f"Model {Path(options.model).stem}, TENT, batch {options.batch}, {options.samples} images a stream, "
         f"{len(names)} corruptions at severity 5, predictions after the update. {hardware}, "
         f"torch {torch.__version__}, Python {platform.python_version()}."
     )
@@ -184,8 +185,8 @@ def main() -> None:
     print(text)
     options.out.mkdir(parents=True, exist_ok=True)
     stem = f"calibrators_{options.device.split(':')[0]}"
-    if options.corruptions != "report":
-        stem += f"_{options.corruptions}"
+    stem += "" if options.corruptions == "report" else f"_{options.corruptions}"
+    stem += "" if options.model == "demo" else f"_{Path(options.model).stem}"
     (options.out / f"{stem}.md").write_text(text)
     content = {"about": about, "costs": costs, "scores": scores}
     (options.out / f"{stem}.json").write_text(json.dumps(content, indent=1) + "\n")

@@ -1,6 +1,6 @@
 """Calibrators: frozen specs that turn an adapter's predictions into trustworthy confidence."""
 
-from sicl.calibrate._base import Calibrated, Calibration, Calibrator, Panel
+from sicl.calibrate._base import Calibrated, Calibration, Calibrator, Panel, require_source
 from sicl.calibrate.mc_dropout import McDropout
 from sicl.calibrate.pseudocal import PseudoCal
 from sicl.calibrate.sicl import SICL
@@ -29,4 +29,5 @@ __all__ = [
     "Softmax",
     "TemperatureScaling",
     "TransCal",
+    "require_source",
 ]
