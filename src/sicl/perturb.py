@@ -17,6 +17,9 @@ from sicl.errors import InputError
 EPSILON = 1e-5
 """Added to a standard deviation before dividing by it (dead channels have exactly 0)."""
 
+WINDOW_STEP = 97
+"""By how much the noise windows of neighbouring samples are shifted: prime, so that channels differ too."""
+
 Components = Literal["both", "mean", "std"]
 
 
@@ -69,11 +72,9 @@ def mixstyle_map(mean: Tensor, std: Tensor, partner: Tensor, share: Tensor) -> t
 
 def apply_map(features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Return a f + b for every variant: V x N x C maps on N features give (V N) features, in f's dtype."""
-    shape = _channel_shape(features, scale.shape)
-    stacked = torch.addcmul(
-        shift.to(features.dtype).view(shape), features.unsqueeze(0), scale.to(features.dtype).view(shape)
-    )
-    return stacked.flatten(0, 1)
+    base = _channels_last(features).unsqueeze(0)
+    made = torch.addcmul(_per_channel(shift, features), base, _per_channel(scale, features))
+    return _channels_back(made.flatten(0, 1), features)
 
 
 def content_variants(features: Tensor, std: Tensor, noise: Tensor) -> Tensor:
@@ -84,13 +85,42 @@ def content_variants(features: Tensor, std: Tensor, noise: Tensor) -> Tensor:
         std: N x C, the features' channel standard deviations.
         noise: V x (features' shape).
     """
-    shape = _channel_shape(features, (1, *std.shape))
-    return torch.addcmul(features.unsqueeze(0), std.to(features.dtype).view(shape), noise).flatten(0, 1)
+    base = _channels_last(features).unsqueeze(0)
+    inner = noise.movedim(2, -1) if features.ndim == 4 else noise
+    made = torch.addcmul(base, _per_channel(std.unsqueeze(0), features), inner)
+    return _channels_back(made.flatten(0, 1), features)
 
 
 def dropout_variants(features: Tensor, keep: Tensor, p: float) -> Tensor:
     """Return f * keep / (1 - p) for every variant; `keep` is V x (features' shape), boolean."""
     return (features.unsqueeze(0) * keep.to(features.dtype) / (1 - p)).flatten(0, 1)
+
+
+def block_length(features: Tensor) -> int:
+    """Return how many normal values a variant's noise block needs so that every sample has its window."""
+    return features[0].numel() + WINDOW_STEP * (len(features) - 1)
+
+
+def windows(blocks: Tensor, features: Tensor, rows: Tensor | None = None) -> Tensor:
+    """Return each sample's window of each variant's noise block, as V x (features' shape), without a copy.
+
+    Windows of one block overlap, shifted by `WINDOW_STEP` values from sample to sample. All values that one
+    sample sees in one variant are independent, so are those of different variants, and so are those of two
+    samples at the same place; only what two samples see at different places can be the same number. Drawing
+    a block instead of V x N feature maps is what makes content noise cheap.
+
+    Args:
+        blocks: V x `block_length(features)`.
+        features: N x C x H x W or N x L x C.
+        rows: the number of each sample's window, if not 0, 1, 2, ...
+    """
+    size = features[0].numel()
+    cut = blocks.unfold(1, size, WINDOW_STEP)
+    cut = cut[:, : len(features)] if rows is None else cut[:, rows]
+    if features.ndim == 3:
+        return cut.view(*cut.shape[:2], *features.shape[1:])
+    channels, height, width = features.shape[1:]
+    return cut.view(*cut.shape[:2], height, width, channels).movedim(-1, 2)
 
 
 def _content_dims(features: Tensor) -> tuple[int, ...]:
@@ -104,7 +134,22 @@ def _content_dims(features: Tensor) -> tuple[int, ...]:
     )
 
 
-def _channel_shape(features: Tensor, shape: torch.Size | tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that lets V x N x C values meet V x N x (features)."""
-    variants, rows, channels = shape
-    return (variants, rows, 1, channels) if features.ndim == 3 else (variants, rows, channels, 1, 1)
+def _channels_last(features: Tensor) -> Tensor:
+    """Features with the channels as last dimension: tokens have it so."""
+    return features.movedim(1, -1) if features.ndim == 4 else features
+
+
+def _channels_back(made: Tensor, features: Tensor) -> Tensor:
+    return made.movedim(-1, 1) if features.ndim == 4 else made
+
+
+def _per_channel(values: Tensor, features: Tensor) -> Tensor:
+    """V x N x C values, shaped to meet V x N x (features, channels last), in the features' dtype."""
+    values = values.to(features.dtype)
+    if features.ndim == 3:
+        return values.unsqueeze(2)
+    values = values[:, :, None, None]
+    if features.device.type == "cpu":
+        # Whole image rows instead of single pixels make the inner loop long enough for vector code.
+        values = values.expand(-1, -1, 1, features.shape[-1], -1).contiguous()
+    return values

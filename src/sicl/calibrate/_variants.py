@@ -1,19 +1,101 @@
-"""Send many variants of a batch through the rest of a network and count how often the label survives."""
+"""Variants of a batch as small tensors that say how to make them, and the votes they give."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from sicl import perturb
 from sicl.calibrate._base import predicted_probability
-from sicl.models.split import Split
 
-Make = Callable[[int], Tensor]
-"""Makes the next `n` variants of the batch, stacked variant after variant."""
+
+class Variants(Protocol):
+    """V variants of N features, described by small tensors; `make` writes them out.
+
+    Laws: `part(a, b)` makes the variants a to b-1, `of_rows(rows)` those of some samples, exactly as the
+    whole would; `with_tensors(tensors())` is the same again.
+    """
+
+    def __len__(self) -> int: ...
+
+    def part(self, start: int, stop: int) -> Variants:
+        """Return the variants from `start` to `stop`."""
+
+    def of_rows(self, rows: Tensor) -> Variants:
+        """Return the variants of these samples."""
+
+    def make(self, features: Tensor) -> Tensor:
+        """Return the variants of the features, stacked variant after variant, in the features' dtype."""
+
+    def tensors(self) -> list[Tensor]:
+        """Return the tensors that describe the variants."""
+
+    def with_tensors(self, tensors: list[Tensor]) -> Variants:
+        """Return variants of the same kind from other tensors."""
+
+
+@dataclass(frozen=True)
+class StyleVariants:
+    """Each sample's channels under an affine map: scale f + shift, both V x N x C."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __len__(self) -> int:
+        return len(self.scale)
+
+    def part(self, start: int, stop: int) -> StyleVariants:
+        return StyleVariants(self.scale[start:stop], self.shift[start:stop])
+
+    def of_rows(self, rows: Tensor) -> StyleVariants:
+        return StyleVariants(self.scale[:, rows], self.shift[:, rows])
+
+    def make(self, features: Tensor) -> Tensor:
+        return perturb.apply_map(features, self.scale, self.shift)
+
+    def tensors(self) -> list[Tensor]:
+        return [self.scale, self.shift]
+
+    def with_tensors(self, tensors: list[Tensor]) -> StyleVariants:
+        return StyleVariants(*tensors)
+
+
+@dataclass(frozen=True)
+class ContentVariants:
+    """Noise on every value, scaled channel by channel: f + std e.
+
+    Args:
+        std: N x C, the noise's standard deviation (times the scale).
+        noise: V x L normal values; a sample's noise is a window of its variant's block (`perturb.windows`).
+        rows: N, the number of each sample's window.
+    """
+
+    std: Tensor
+    noise: Tensor
+    rows: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.noise)
+
+    def part(self, start: int, stop: int) -> ContentVariants:
+        return ContentVariants(self.std, self.noise[start:stop], self.rows)
+
+    def of_rows(self, rows: Tensor) -> ContentVariants:
+        return ContentVariants(self.std[rows], self.noise, rows if self.rows is None else self.rows[rows])
+
+    def make(self, features: Tensor) -> Tensor:
+        noise = perturb.windows(self.noise.to(features.dtype), features, self.rows)
+        return perturb.content_variants(features, self.std, noise)
+
+    def tensors(self) -> list[Tensor]:
+        return [self.std, self.noise, *([] if self.rows is None else [self.rows])]
+
+    def with_tensors(self, tensors: list[Tensor]) -> ContentVariants:
+        return ContentVariants(*tensors)
 
 
 @dataclass(frozen=True)
@@ -30,25 +112,27 @@ class Votes:
 
     def share(self, kind: Literal["hard", "soft"]) -> Tensor:
         """Return each sample's mean vote."""
-        return (self.hard if kind == "hard" else self.soft).mean(dim=0)
+        return self.of(kind).mean(dim=0)
+
+    def of(self, kind: Literal["hard", "soft"]) -> Tensor:
+        """Return the votes of one kind, V x N."""
+        return self.hard if kind == "hard" else self.soft
 
 
-def collect_votes(
-    split: Split,
-    make: Make,
-    labels: Tensor,
-    *,
-    variants: int,
-    norm: Literal["frozen", "batch"],
-    max_batch: int,
-) -> Votes:
-    """Resume `variants` variants in chunks of at most `max_batch` rows (at least one variant a chunk)."""
-    rows = len(labels)
-    per_chunk = max(1, max_batch // rows)
-    hard, soft = [], []
-    for start in range(0, variants, per_chunk):
-        n = min(per_chunk, variants - start)
-        logits = split.resume(make(n), norm=norm, groups=n).view(n, rows, -1)
-        hard.append((logits.argmax(dim=-1) == labels).float())
-        soft.append(predicted_probability(logits, labels.expand(n, rows)))
-    return Votes(torch.cat(hard), torch.cat(soft))
+def joined(parts: list[Votes], dim: int = 0) -> Votes:
+    """Return the votes of several parts, variants (0) or samples (1), as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Votes(torch.cat([p.hard for p in parts], dim), torch.cat([p.soft for p in parts], dim))
+
+
+Resume = Callable[[Tensor, int], Tensor]
+"""Gives logits of (features of stacked batches, how many batches)."""
+
+
+def vote(variants: Variants, features: Tensor, labels: Tensor, resume: Resume) -> Votes:
+    """Make all the variants at once, resume them, and count."""
+    n, rows = len(variants), len(labels)
+    logits = resume(variants.make(features), n).view(n, rows, -1)
+    hard = (logits.argmax(dim=-1) == labels).float()
+    return Votes(hard, predicted_probability(logits, labels.expand(n, rows)))

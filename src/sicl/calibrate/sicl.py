@@ -11,8 +11,10 @@ from torch import Tensor
 from sicl import perturb
 from sicl.adapt import Adapter, Moment
 from sicl.calibrate._base import Calibration, Calibrator, predicted_probability
+from sicl.calibrate._budget import Draw, draw_until_settled
+from sicl.calibrate._engine import Engine, EngineOptions
 from sicl.calibrate._memory import Recent
-from sicl.calibrate._variants import Make, collect_votes
+from sicl.calibrate._variants import ContentVariants, StyleVariants, Variants
 from sicl.errors import OptionError, require_choice, require_positive
 from sicl.models.split import Split
 from sicl.types import SourceData
@@ -27,7 +29,8 @@ class SICL(Calibrator):
     looks at content at all (collapse).
 
     Args:
-        variants: style variants a batch (the paper's N).
+        variants: style variants a batch (the paper's N); "adaptive": 4 to 20, as many as a sample's confidence
+            needs to settle (content variants too).
         content_variants: content variants a batch; 0 if `relaxation` is "none".
         votes: "hard": share of variants with the same class (printed); "soft": their mean probability of it.
         style: "gaussian" noise on the statistics (printed) or "mixstyle" with another sample of the batch.
@@ -40,14 +43,17 @@ class SICL(Calibrator):
         layer: where to perturb ("auto", a module name, or "NAME:input").
         norm: batch norms during variants: "frozen" at the clean batch's statistics, or each variant's "batch".
         mixstyle_alpha: of the Beta distribution that mixes styles.
-        max_batch: the most rows sent through the network at once.
+        engine: how variants are computed; see `docs/engine.md`. "auto" finds the fastest that works.
+        precision: of the variants' passes; "auto": bfloat16 where the device is faster in it.
+        max_batch: the most rows sent through the network at once; None: as many as `max_memory` allows.
+        max_memory: GiB that variants may take at once.
         seed: of the noise.
 
     Raises:
         OptionError: a value is out of range.
     """
 
-    variants: int = 20
+    variants: int | Literal["adaptive"] = 20
     content_variants: int = 20
     votes: Literal["hard", "soft"] = "soft"
     style: Literal["gaussian", "mixstyle"] = "gaussian"
@@ -59,16 +65,18 @@ class SICL(Calibrator):
     layer: str = "auto"
     norm: Literal["frozen", "batch"] = "batch"
     mixstyle_alpha: float = 0.1
-    max_batch: int = 2048
+    engine: Literal["auto", "plain", "twin", "fused", "graph", "compile"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    max_batch: int | None = None
+    max_memory: float = 2.0
     seed: int = 0
 
     def __post_init__(self) -> None:
         require_positive(
-            variants=self.variants,
+            variants=20 if self.variants == "adaptive" else self.variants,
             style_scale=self.style_scale,
             content_scale=self.content_scale,
             mixstyle_alpha=self.mixstyle_alpha,
-            max_batch=self.max_batch,
         )
         require_choice(("hard", "soft"), votes=self.votes)
         require_choice(("gaussian", "mixstyle"), style=self.style)
@@ -76,11 +84,22 @@ class SICL(Calibrator):
         require_choice(("both", "mean", "std"), components=self.components)
         require_choice(("printed", "none", "guard"), relaxation=self.relaxation)
         require_choice(("frozen", "batch"), norm=self.norm)
+        self.engine_options()
         if self.relaxation != "none" and self.content_variants < 1:
             raise OptionError(
                 f"`content_variants` must be > 0 with relaxation {self.relaxation!r}, got "
                 f'{self.content_variants}; use relaxation="none" to go without.'
             )
+
+    def engine_options(self) -> EngineOptions:
+        """Return how the engine shall compute."""
+        return EngineOptions(
+            engine=self.engine,
+            precision=self.precision,
+            norm=self.norm,
+            max_batch=self.max_batch,
+            max_memory=self.max_memory,
+        )
 
     @classmethod
     def paper(cls, **changes: Any) -> SICL:
@@ -109,7 +128,7 @@ class SiclCalibration(Calibration):
 
     def __init__(self, spec: SICL, adapter: Adapter) -> None:
         self.spec = spec
-        self.split = Split(adapter.network, spec.layer)
+        self.engine = Engine(Split(adapter.network, spec.layer), spec.engine_options())
         parameter = next(iter(adapter.network.parameters()), None)
         self.generator = torch.Generator(parameter.device if parameter is not None else "cpu")
         self.means = Recent(64)
@@ -125,24 +144,24 @@ class SiclCalibration(Calibration):
     def confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the style invariance, relaxed as the spec says, and the signals behind it."""
         labels = moment.logits.argmax(dim=1)
-        features, _ = self.split.run(moment.images)
+        features = self.engine.begin(moment.images)
         mean, std = perturb.style_statistics(features)
         self.means.add(mean)
         self.predictions.add(moment.logits.softmax(dim=1))
-        style = self._invariance(self._style_maker(features, mean, std), labels, self.spec.variants)
+        n = 20 if self.spec.variants == "adaptive" else self.spec.variants
+        style = self._invariance(self._style_draw(mean, std), labels, n)
         signals = {"softmax": predicted_probability(moment.logits, labels), "style_invariance": style}
         if self.spec.content_variants == 0:
             return style, signals
-        maker = self._content_maker(features, std)
-        content = self._invariance(maker, labels, self.spec.content_variants)
+        draw = self._content_draw(features, std)
+        content = self._invariance(draw, labels, self.spec.content_variants)
         signals["content_invariance"] = content
         return style * self._relaxation(content, signals), signals
 
-    def _invariance(self, make: Make, labels: Tensor, variants: int) -> Tensor:
-        votes = collect_votes(
-            self.split, make, labels, variants=variants, norm=self.spec.norm, max_batch=self.spec.max_batch
-        )
-        return votes.share(self.spec.votes)
+    def _invariance(self, draw: Draw, labels: Tensor, variants: int) -> Tensor:
+        if self.spec.variants == "adaptive":
+            return draw_until_settled(self.engine, draw, labels, self.spec.votes)
+        return self.engine.collect(draw(variants), labels).share(self.spec.votes)
 
     def _relaxation(self, content: Tensor, signals: dict[str, Tensor]) -> Tensor:
         if self.spec.relaxation == "none":
@@ -152,40 +171,38 @@ class SiclCalibration(Calibration):
         signals["collapse"] = collapse(self.predictions.values())
         return 1 - signals["collapse"] * content
 
-    def _style_maker(self, features: Tensor, mean: Tensor, std: Tensor) -> Make:
+    def _style_draw(self, mean: Tensor, std: Tensor) -> Draw:
         if self.spec.style == "mixstyle":
-            return self._mixstyle_maker(features, mean, std)
+            return self._mixstyle_draw(mean, std)
         # A small batch says little about the spread over samples: remember recent ones.
         means = mean if len(mean) >= 16 else self.means.values()
         delta = self.spec.style_scale * perturb.spread(means, per=self.spec.delta)
 
-        def make(n: int) -> Tensor:
-            noise = delta * self._noise((2, n, *mean.shape), features)
+        def draw(n: int) -> Variants:
+            noise = delta * self._noise((2, n, *mean.shape))
             if self.spec.components == "mean":
                 noise[1] = 0
             elif self.spec.components == "std":
                 noise[0] = 0
-            return perturb.apply_map(features, *perturb.style_map(mean, std, noise[0], noise[1]))
+            return StyleVariants(*perturb.style_map(mean, std, noise[0], noise[1]))
 
-        return make
+        return draw
 
-    def _mixstyle_maker(self, features: Tensor, mean: Tensor, std: Tensor) -> Make:
-        def make(n: int) -> Tensor:
+    def _mixstyle_draw(self, mean: Tensor, std: Tensor) -> Draw:
+        def draw(n: int) -> Variants:
             size = (n, len(mean))
             partner = torch.rand(size, generator=self.generator, device=mean.device).argsort(dim=1)
             share = beta(self.spec.mixstyle_alpha, size, self.generator)
-            return perturb.apply_map(features, *perturb.mixstyle_map(mean, std, partner, share))
+            return StyleVariants(*perturb.mixstyle_map(mean, std, partner, share))
 
-        return make
+        return draw
 
-    def _content_maker(self, features: Tensor, std: Tensor) -> Make:
-        scaled = self.spec.content_scale * std
-        return lambda n: perturb.content_variants(
-            features, scaled, self._noise((n, *features.shape), features)
-        )
+    def _content_draw(self, features: Tensor, std: Tensor) -> Draw:
+        scaled, length = self.spec.content_scale * std, perturb.block_length(features)
+        return lambda n: ContentVariants(scaled, self._noise((n, length)))
 
-    def _noise(self, size: tuple[int, ...], like: Tensor) -> Tensor:
-        return torch.randn(size, generator=self.generator, device=like.device, dtype=like.dtype)
+    def _noise(self, size: tuple[int, ...]) -> Tensor:
+        return torch.randn(size, generator=self.generator, device=self.generator.device)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the noise's state and the recent batches."""

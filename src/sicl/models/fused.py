@@ -39,17 +39,17 @@ class FusedSuffix:
 
     def __init__(self, twin: Twin, features: Tensor, groups: int, *, records: bool = False) -> None:
         self.twin, self.groups, self.records = twin, groups, records
+        self.device, self.compiled = features.device, False
+        self.notes: list[str] = []
         self._folds: list[Fold] = []
         try:
             self.module = _traced(twin, features, groups)
             self._slots = self._replace_norms()
-            kernels = kernels_for(features.device)
-            if kernels is not None:
-                _fuse(self.module.graph, kernels)
             self.module.graph.eliminate_dead_code()
             self.module.recompile()
         except Exception as error:
             raise CannotTwin(f"the network cannot be traced ({type(error).__name__}: {error})") from error
+        self._call: Callable[[Tensor], Tensor] = self.module
         used = (n for n in self.module.graph.nodes if n.op == "get_attr")
         self._used = {id(_value(self.module, node)) for node in used}
         self._used |= {id(p) for slot in self._slots if slot.batchwise for p in slot.own.parameters()}
@@ -72,8 +72,34 @@ class FusedSuffix:
                 fold.write()
 
     @torch.no_grad()
+    def settle(self, features: Tensor, *, compiled: bool = False) -> None:
+        """Choose the kernels: fused ones (or torch.compile's) if they run here and give the same logits.
+
+        Args:
+            features: an example; the suffix must be prepared.
+            compiled: try torch.compile instead of the backend's fused convolutions.
+
+        Raises:
+            CannotTwin: not even the plain kernels run.
+        """
+        plain = self._call = self.module
+        try:
+            expected = self(features)
+        except Exception as error:
+            raise CannotTwin(f"the traced network does not run ({error})") from error
+        try:
+            self._call = _compiled(plain) if compiled else _with_fused_kernels(plain, self.device)
+            off = float((self(features) - expected).abs().max())
+            if not off <= 0.1 * float(expected.abs().max()) + 1e-3:
+                raise RuntimeError(f"logits differ by {off:.3g}")
+            self.compiled = compiled
+        except Exception as error:
+            self._call = plain
+            self.notes.append(f"no {'compiled' if compiled else 'fused'} kernels: {error}")
+
+    @torch.no_grad()
     def __call__(self, features: Tensor) -> Tensor:
-        logits: Tensor = self.module(features)
+        logits: Tensor = self._call(features)
         return logits.float()
 
     def _replace_norms(self) -> list[Slot]:
@@ -140,6 +166,22 @@ class Fold:
         self.weight.copy_(weight.float() * self.slot.scale.view(-1, *[1] * (weight.ndim - 1)))
         shift = self.slot.shift
         self.bias.copy_(shift + bias[0].float() * self.slot.scale if bias else shift)
+
+
+def _compiled(module: fx.GraphModule) -> Callable[[Tensor], Tensor]:
+    return torch.compile(module, dynamic=False)
+
+
+def _with_fused_kernels(module: fx.GraphModule, device: torch.device) -> fx.GraphModule:
+    """A module with the same tensors, whose convolutions do what follows them."""
+    kernels = kernels_for(device)
+    if kernels is None:
+        return module
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    _fuse(graph, kernels)
+    graph.eliminate_dead_code()
+    return fx.GraphModule(module, graph)
 
 
 def _fuse(graph: fx.Graph, kernels: Kernels) -> None:

@@ -1,0 +1,209 @@
+"""Send many variants of a batch through the rest of a network, the fastest way that this network allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sicl.calibrate._fast import FastPasses
+from sicl.calibrate._variants import Resume, Variants, Votes, joined, vote
+from sicl.errors import InputError, require_choice, require_positive
+from sicl.models.split import Split
+from sicl.models.twin import CannotTwin
+
+Way = Literal["auto", "plain", "twin", "fused", "graph", "compile"]
+WAYS = ("auto", "plain", "twin", "fused", "graph", "compile")
+PRECISIONS = ("auto", "float32", "bfloat16")
+GIB = 1 << 30
+_LIVE_FEATURES = 4
+"""How many tensors of the features' size are alive at once at the widest point of a suffix (ResNets: 3)."""
+_CPU_ROWS = 128
+"""Beyond this many rows a CPU gains nothing from larger batches, and loses its cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """How variants are computed; none of it changes what is computed, but for rounding.
+
+    Args:
+        engine: "plain": the live network, resumed; "twin": a copy in the compute dtype; "fused": the copy as
+            a flat list of kernels; "graph": the same as one CUDA graph; "compile": through torch.compile;
+            "auto": the fastest that pays for the size at hand.
+        precision: of the variants' passes; "auto" is bfloat16 where the device computes faster in it.
+        norm: batch norms during variants.
+        max_batch: the most rows sent through the network at once; None: as many as `max_memory` allows.
+        max_memory: GiB that variants may take.
+    """
+
+    engine: Way = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    norm: Literal["frozen", "batch"] = "batch"
+    max_batch: int | None = None
+    max_memory: float = 2.0
+
+    def __post_init__(self) -> None:
+        require_choice(WAYS, engine=self.engine)
+        require_choice(PRECISIONS, precision=self.precision)
+        require_positive(max_memory=self.max_memory, max_batch=self.max_batch or 1)
+
+
+class Engine:
+    """Votes of variants, batch by batch: `features = begin(images)`, then `collect(variants, labels)`.
+
+    `name` says which way runs, `reason` why not a faster one.
+
+    Args:
+        split: the live network, cut.
+        options: how to compute.
+    """
+
+    def __init__(self, split: Split, options: EngineOptions) -> None:
+        self.split, self.options = split, options
+        self.reason = ""
+        self._fast: FastPasses | None = None
+        self._chosen = False
+        self._base: Tensor | None = None
+        self._limit: int | None = options.max_batch
+
+    @property
+    def name(self) -> str:
+        """The way that variants are computed: "plain", "twin", "fused", "compile" or "graph", and the dtype."""
+        if not self._chosen:
+            return "not chosen yet"
+        return "plain" if self._fast is None else self._fast.name
+
+    @torch.no_grad()
+    def begin(self, images: Tensor) -> Tensor:
+        """Run the clean batch up to the cut, take over the network as it stands, return the features."""
+        if images.ndim == 4:
+            images = images.contiguous(memory_format=torch.channels_last)
+        if not self._chosen or (self._fast is not None and not self._fast.fits(images)):
+            self._choose(images)
+        if self._fast is not None:
+            features = self.split.features(images)
+            self._base = self._fast.begin(features)
+            return features
+        frozen = self.options.norm == "frozen" and self.split.batch_dependent()
+        features = self.split.run(images)[0] if frozen else self.split.features(images)
+        self._base = features
+        return features
+
+    def _choose(self, images: Tensor) -> None:
+        self._fast, self.reason, self._chosen = None, "", True
+        if self.options.engine == "plain":
+            self.reason = "asked for"
+            return
+        features, logits = self.split.run(images)
+        if self.split.plan == "whole":
+            self.reason = "something bypasses the cut"
+        elif features.dtype != torch.float32:
+            self.reason = f"the network computes in {features.dtype}"
+        else:
+            dtype, frozen = self._dtype(features), self.independent
+            try:
+                self._fast = FastPasses(self.split, self.options.engine, dtype, images, frozen)
+                self._fast.verify(features, logits)
+            except CannotTwin as error:
+                self._fast, self.reason = None, str(error)
+
+    @property
+    def independent(self) -> bool:
+        """Whether a sample's votes do not depend on the rest of its batch."""
+        return self.options.norm == "frozen" or not self.split.batch_dependent()
+
+    def _dtype(self, features: Tensor) -> torch.dtype:
+        if self.options.precision == "auto":
+            return torch.bfloat16 if likes_bfloat16(features.device) else torch.float32
+        return torch.float32 if self.options.precision == "float32" else torch.bfloat16
+
+    @torch.no_grad()
+    def collect(self, variants: Variants, labels: Tensor, rows: Tensor | None = None) -> Votes:
+        """Return the votes of all variants on the last batch's labels.
+
+        Args:
+            variants: of the whole batch, or of `rows`.
+            labels: N, of the whole batch, or of `rows`.
+            rows: some samples only; not if batch norms use each variant's own statistics.
+        """
+        if self._base is None:
+            raise InputError("`Engine.collect` needs a batch first: call `begin(images)` before it.")
+        if rows is not None and not self.independent:
+            raise InputError(
+                '`rows` cannot be chosen with `norm="batch"`: every sample matters to the others.'
+            )
+        done: list[Votes] = []
+        start = 0
+        while start < len(variants):
+            n = self._variants_at_once(len(variants), len(labels))
+            try:
+                done.append(self._part(variants.part(start, min(start + n, len(variants))), labels, rows))
+            except RuntimeError as error:
+                self._make_do_with_less(error, n * len(labels))
+                continue
+            start += n
+        return joined(done)
+
+    def _part(self, variants: Variants, labels: Tensor, rows: Tensor | None) -> Votes:
+        """Votes of variants that fit, sample by sample if one variant of the batch does not."""
+        assert self._base is not None
+        limit = self._rows_at_once()
+        if len(labels) <= limit or not self.independent:
+            base = self._base if rows is None else self._base[rows]
+            if self._fast is not None:
+                return self._fast.vote(variants, base, labels)
+            return vote(variants, base, labels, self._plain(rows))
+        parts = []
+        for start in range(0, len(labels), limit):
+            part = torch.arange(start, min(start + limit, len(labels)), device=labels.device)
+            chosen = part if rows is None else rows[part]
+            parts.append(self._part(variants.of_rows(part), labels[part], chosen))
+        return joined(parts, dim=1)
+
+    def _plain(self, rows: Tensor | None) -> Resume:
+        return lambda made, n: self.split.resume(made, norm=self.options.norm, groups=n, rows=rows)
+
+    def _rows_at_once(self) -> int:
+        assert self._base is not None
+        if self._limit is not None:
+            return self._limit
+        row = self._base[0].numel() * self._base.element_size() * _LIVE_FEATURES
+        fits = max(1, int(self.options.max_memory * GIB) // row)
+        return min(fits, _CPU_ROWS) if self._base.device.type == "cpu" else fits
+
+    def _variants_at_once(self, n_variants: int, rows: int) -> int:
+        """As many as fit; a divisor if there is a good one, so that all chunks have one shape."""
+        most = min(n_variants, max(1, self._rows_at_once() // rows))
+        divisor = next(d for d in range(most, 0, -1) if n_variants % d == 0)
+        return divisor if 2 * divisor > most else most
+
+    def _make_do_with_less(self, error: RuntimeError, rows: int) -> None:
+        """Halve what is sent at once after running out of memory; raise what is something else."""
+        assert self._base is not None
+        smallest = 1 if self.independent else len(self._base)
+        if not is_out_of_memory(error) or min(rows, self._rows_at_once()) <= smallest:
+            raise error
+        self._limit = max(smallest, min(rows, self._rows_at_once()) // 2)
+        if self._fast is not None:
+            self._fast.forget()
+        if self._base.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Say whether an allocation failed, on any device."""
+    text = str(error).lower()
+    kinds = ("out of memory", "can't allocate memory", "not enough memory", "cublas_status_alloc_failed")
+    return isinstance(error, torch.cuda.OutOfMemoryError) or any(kind in text for kind in kinds)
+
+
+def likes_bfloat16(device: torch.device) -> bool:
+    """Say whether a device has bfloat16 arithmetic that is faster than its float32's."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    if device.type == "cpu":
+        checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        return any(bool(getattr(torch.cpu, check, lambda: False)()) for check in checks)
+    return False

@@ -1,0 +1,170 @@
+"""Passes through a twin of the network: traced, prepared once a batch, captured where that pays."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+
+import torch
+from torch import Tensor
+
+from sicl.calibrate._capture import Captured, Replay
+from sicl.calibrate._variants import Variants, Votes, vote
+from sicl.models.fused import FusedSuffix
+from sicl.models.split import Split
+from sicl.models.twin import CannotTwin, Twin
+
+_WORTH_TRACING = 1 << 20
+"""Values in a pass's features above which tracing (a fraction of a second, once a shape) pays."""
+_MOST_SHAPES = 12
+
+
+class FastPasses:
+    """Votes by a twin of the network in a compute dtype.
+
+    Args:
+        split: the live network.
+        way: "auto", "twin", "fused", "graph" or "compile".
+        dtype: to compute in.
+        images: an example batch.
+        frozen: whether variants keep the clean batch's statistics.
+
+    Raises:
+        CannotTwin: this network cannot have a twin.
+    """
+
+    def __init__(self, split: Split, way: str, dtype: torch.dtype, images: Tensor, frozen: bool) -> None:
+        self.split, self.way, self.dtype = split, way, dtype
+        self.twin = Twin(split, dtype, images, frozen=frozen)
+        self.notes: list[str] = []
+        self._kind = (tuple(images.shape[1:]), images.device)
+        self._suffixes: OrderedDict[Hashable, FusedSuffix | None] = OrderedDict()
+        self._captures: OrderedDict[Hashable, Captured | None] = OrderedDict()
+        self._fresh: set[int] = set()
+        self._prepared: dict[int, Replay] = {}
+        self._used = "twin"
+
+    @property
+    def name(self) -> str:
+        """What ran last, and the dtype."""
+        return f"{self._used} {str(self.dtype).removeprefix('torch.')}"
+
+    def fits(self, images: Tensor) -> bool:
+        """Say whether the twin is one of the network as it stands, for images like these."""
+        return self._kind == (tuple(images.shape[1:]), images.device) and self.twin.fits()
+
+    def begin(self, features: Tensor) -> Tensor:
+        """Take over the network as it stands; return the features to make variants of."""
+        layout = torch.channels_last if features.ndim == 4 else torch.contiguous_format
+        base = features.to(self.dtype, memory_format=layout)
+        self._fresh.clear()
+        if self.twin.records_first:
+            suffix = self._suffix(base, 1, records=True)
+            if suffix is None:
+                self._refresh_twin()
+                self.twin.record(base)
+            else:
+                self._prepare(suffix)
+                suffix(base)
+        return base
+
+    def verify(self, features: Tensor, logits: Tensor) -> None:
+        """Raise `CannotTwin` unless resuming the clean features gives the network's own logits, nearly."""
+        base = self.begin(features)
+        again = self._resume(base, 1)
+        error = float((again - logits).abs().mean()) / (float(logits.abs().mean()) + 1e-6)
+        if not error < (1e-3 if self.dtype == torch.float32 else 0.1):
+            raise CannotTwin(f"logits in {self.dtype} are off by {error:.0%}")
+
+    def vote(self, variants: Variants, features: Tensor, labels: Tensor) -> Votes:
+        """Make the variants, resume them, and count; as one captured graph from the second time on."""
+        if features.device.type != "cuda" or self.way not in ("auto", "graph", "compile"):
+            return vote(variants, features, labels, self._resume)
+        tensors = [features, labels, *variants.tensors()]
+        key = (type(variants), *(tuple(t.shape) for t in tensors))
+        if key not in self._captures:
+            self._captures[key] = None
+            return vote(variants, features, labels, self._resume)
+        captured = self._captures[key]
+        shape = (len(variants) * len(features), *features.shape[1:])
+        suffix = self._suffixes.get((shape, len(variants), False))
+        if suffix is None:
+            return vote(variants, features, labels, self._resume)
+        self._prepare(suffix)
+        if captured is None:
+            captured = self._capture(variants, features, labels, suffix)
+            self._captures[key] = captured
+        if captured is None:
+            return vote(variants, features, labels, self._resume)
+        self._used = "graph"
+        return captured(tensors)
+
+    def _capture(
+        self, variants: Variants, features: Tensor, labels: Tensor, suffix: FusedSuffix
+    ) -> Captured | None:
+        def step(tensors: list[Tensor]) -> Votes:
+            return vote(variants.with_tensors(tensors[2:]), tensors[0], tensors[1], lambda x, _n: suffix(x))
+
+        try:
+            return Captured(step, [features, labels, *variants.tensors()])
+        except Exception as error:
+            self.way = "fused"
+            self.notes.append(f"no CUDA graph: {error}")
+            return None
+
+    def _resume(self, made: Tensor, groups: int) -> Tensor:
+        suffix = self._suffix(made, groups)
+        if suffix is None:
+            self._used = "twin"
+            self._refresh_twin()
+            return self.twin.resume(made, groups)
+        self._used = "compile" if suffix.compiled else "fused"
+        self._prepare(suffix)
+        return suffix(made)
+
+    def _suffix(self, made: Tensor, groups: int, *, records: bool = False) -> FusedSuffix | None:
+        """The traced suffix for features of this shape; None if it is not worth it or not possible."""
+        small = made.numel() < _WORTH_TRACING and made.device.type == "cpu"
+        if self.way == "twin" or (self.way == "auto" and small):
+            return None
+        key = (tuple(made.shape), groups, records)
+        if key not in self._suffixes:
+            self._suffixes[key] = self._traced(made, groups, records)
+            if len(self._suffixes) > _MOST_SHAPES:
+                self._suffixes.popitem(last=False)
+        return self._suffixes[key]
+
+    def _traced(self, made: Tensor, groups: int, records: bool) -> FusedSuffix | None:
+        try:
+            suffix = FusedSuffix(self.twin, made, groups, records=records)
+            suffix.prepare()
+            suffix.settle(made, compiled=self.way == "compile")
+        except CannotTwin as error:
+            self.notes.append(str(error))
+            return None
+        self.notes.extend(suffix.notes)
+        return suffix
+
+    def _prepare(self, suffix: FusedSuffix) -> None:
+        """Take over the live network once a batch; as a captured graph where there are many small kernels."""
+        if id(suffix) in self._fresh:
+            return
+        self._fresh.add(id(suffix))
+        if self.way not in ("auto", "graph", "compile") or suffix.device.type != "cuda":
+            suffix.prepare()
+            return
+        if id(suffix) not in self._prepared:
+            self._prepared[id(suffix)] = Replay(suffix.prepare, suffix.live_tensors)
+        self._prepared[id(suffix)]()
+
+    def _refresh_twin(self) -> None:
+        if id(self.twin) not in self._fresh:
+            self._fresh.add(id(self.twin))
+            self.twin.refresh()
+
+    def forget(self) -> None:
+        """Give back the memory of what was traced and captured."""
+        self._captures.clear()
+        self._prepared.clear()
+        self._suffixes.clear()
+        self._fresh.clear()
