@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import sicl
 from sicl.adapt import Adapter, Method, Moment
 from sicl.calibrate import CALIBRATORS, Calibration
-from sicl.errors import InputError, UnsupportedModelError
+from sicl.errors import InputError, OptionError, UnsupportedModelError
 
 # An untrained network's mixtures or source errors may not determine a temperature; that is warned about once.
 pytestmark = pytest.mark.filterwarnings("ignore:.*cannot determine a temperature")
@@ -154,6 +154,20 @@ def test_a_saved_state_continues_as_the_original(name: str) -> None:
     resumed.load_state_dict(copy.deepcopy(original.state_dict()))
     for seed in (3, 4):
         assert torch.equal(original(images(seed=seed)).confidence, resumed(images(seed=seed)).confidence)
+
+
+def test_a_panel_saves_and_continues_all_at_once() -> None:
+    """Its state holds the adapter's and every calibrator's; other names are refused."""
+    model = small_net()
+    source = source_data(model)
+    original, resumed = (sicl.Panel(SPECS, sicl.Tent().attach(model), source=source) for _ in range(2))
+    original(images(seed=1))
+    resumed.load_state_dict(copy.deepcopy(original.state_dict()))
+    first, second = original(images(seed=2)), resumed(images(seed=2))
+    for name in SPECS:
+        assert torch.equal(first[name].confidence, second[name].confidence), name
+    with pytest.raises(OptionError, match="with the same names"):
+        sicl.Panel({"other": sicl.Softmax()}, model).load_state_dict(original.state_dict())
 
 
 @every_calibrator

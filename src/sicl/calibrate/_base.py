@@ -137,6 +137,22 @@ class Panel:
         for calibration in self.calibrations.values():
             calibration.reset()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the adapter and of every calibration."""
+        states = {name: calibration.state_dict() for name, calibration in self.calibrations.items()}
+        return {"adapter": self.adapter.state_dict(), "calibrations": states}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state that `state_dict` gave; the names must be the same."""
+        if state["calibrations"].keys() != self.calibrations.keys():
+            raise OptionError(
+                f"The state has calibrators {', '.join(state['calibrations'])}, this panel has "
+                f"{', '.join(self.calibrations)}; make the panel with the same names."
+            )
+        self.adapter.load_state_dict(state["adapter"])
+        for name, calibration in self.calibrations.items():
+            calibration.load_state_dict(state["calibrations"][name])
+
 
 def as_adapter(target: nn.Module | Adapter) -> Adapter:
     """Return `target` if it adapts already, else an unadapted private copy of the model."""
