@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
 from inspect import formatannotation
 from pathlib import Path
@@ -78,10 +78,20 @@ def _assigned(module: str, name: str) -> ast.expr:
 
 @cache
 def declared_kind(path: str) -> Kind:
-    """Return a `sicl` spec class as its source declares it."""
+    """Return a `sicl` spec class as its source declares it.
+
+    Raises:
+        LookupError: there is no such class.
+    """
     module, _, name = path.partition(":")
     tree = _tree(module)
-    node = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    node = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name), None)
+    if node is None:
+        # Packages hand on the names of their modules.
+        home = _homes(tree).get(name, "")
+        if not home.startswith("sicl.") or home == module:
+            raise LookupError(f"{module} has no class {name}.")
+        return replace(declared_kind(f"{home}:{name}"), path=path)
     homes = {**_homes(tree), **{n.name: module for n in tree.body if isinstance(n, ast.ClassDef)}}
     options: dict[str, Option] = {}
     needs_source = False
@@ -141,6 +151,8 @@ def _accepts(node: ast.expr, value: object) -> bool:
 def _tree(module: str) -> ast.Module:
     base = PACKAGE.joinpath(*module.split(".")[1:])
     path = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+    if not path.is_file():
+        raise LookupError(f"there is no module {module}.")
     return ast.parse(path.read_text(encoding="utf-8"))
 
 

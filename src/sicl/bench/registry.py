@@ -60,7 +60,10 @@ def find_kind(noun: str, name: str) -> Kind:
         OptionError: the name is unknown, or cannot be imported.
     """
     if OWN.fullmatch(name):
-        return declared_kind(name) if name.startswith("sicl.") else imported_kind(name, import_own(name))
+        try:
+            return declared_kind(name) if name.startswith("sicl.") else imported_kind(name, import_own(name))
+        except LookupError:
+            return imported_kind(name, import_own(name))
     known = registry(*_HOMES[noun])
     base, _ = VARIANTS.get(name, (name, None))
     if base not in known:

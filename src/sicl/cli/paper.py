@@ -39,7 +39,7 @@ _HELP = {
     "batch_size": "Samples a batch.",
 }
 
-Listed = Optional[str]
+Listed = Optional[str]  # noqa: UP045
 
 
 @app.command("list")

@@ -33,8 +33,13 @@ class Processes:
         """Run the cells; see `Executor`."""
         count = min(self.workers, len(cells))
         if settings.threads is None:
-            settings = replace(settings, threads=max(1, (os.cpu_count() or 1) // max(count, 1)))
+            settings = replace(settings, threads=share_of_threads(count))
         _Pool(list(cells), settings, emit, self.retries).run(count)
+
+
+def share_of_threads(workers: int) -> int:
+    """Return the CPU threads of each worker: the cores divided among them, at least one."""
+    return max(1, (os.cpu_count() or 1) // max(workers, 1))
 
 
 class _Pool:

@@ -1,0 +1,136 @@
+"""A user's own parts: small enough that a whole plan runs in a second."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sicl.adapt import Adapter, Method, Moment
+from sicl.calibrate import Calibration, Calibrator
+from sicl.data import Dataset
+from sicl.types import SourceData
+
+
+def tiny_model(width: int = 4) -> nn.Module:
+    """Return a network with one batch norm, the same each time."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(3, width, 3, padding=1),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(width, 3),
+        )
+
+
+def tiny_dataset(root: object, split: str) -> Dataset:
+    """Return 60 images of 16 pixels: three classes, three colours."""
+    draw = np.random.default_rng(0 if split == "test" else 1)
+    labels = np.arange(60, dtype=np.int64) % 3
+    images = draw.integers(0, 160, (60, 16, 16, 3), dtype=np.uint8)
+    images[np.arange(60), :, :, labels] += 60
+    return Dataset("tiny", images, labels, ("red", "green", "blue"), provenance={"dataset": f"tiny {split}"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shift(Method):
+    """Adds a constant to the last bias at every batch.
+
+    Args:
+        by: the constant.
+    """
+
+    by: float = 0.1
+
+    def _adapter(self, network: nn.Module, source: SourceData | None) -> Adapter:
+        return _ShiftAdapter(self, network)
+
+
+class _ShiftAdapter(Adapter):
+    spec: Shift
+
+    def update(self, images: Tensor, logits: Tensor | None) -> None:
+        list(self.network.parameters())[-1].data[0] += self.spec.by
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken(Method):
+    """Fails when it is attached."""
+
+    def _adapter(self, network: nn.Module, source: SourceData | None) -> Adapter:
+        raise RuntimeError("no such luck")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadly(Method):
+    """Kills its own process in the middle of a stream, the first `times` times.
+
+    Args:
+        marks: a folder; one file is left there for each death.
+        times: how often.
+    """
+
+    marks: str = ""
+    times: int = 1
+
+    def _adapter(self, network: nn.Module, source: SourceData | None) -> Adapter:
+        return _DeadlyAdapter(self, network)
+
+
+class _DeadlyAdapter(Adapter):
+    spec: Deadly
+
+    def update(self, images: Tensor, logits: Tensor | None) -> None:
+        folder = Path(self.spec.marks)
+        deaths = len(list(folder.iterdir()))
+        if self.counters["batches"] == 1 and deaths < self.spec.times:
+            (folder / f"{deaths}-{os.getpid()}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flat(Calibrator):
+    """The same confidence for everything.
+
+    Args:
+        value: that confidence.
+    """
+
+    value: float = 0.5
+
+    def calibration(self, adapter: Adapter, *, source: SourceData | None = None) -> Calibration:
+        """Return the live calibration."""
+        return _FlatCalibration(self.value)
+
+
+class _FlatCalibration(Calibration):
+    def __init__(self, value: float) -> None:
+        self.value = value
+        self.seen = 0
+
+    def confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+        self.seen += len(moment.logits)
+        return torch.full((len(moment.logits),), self.value), {}
+
+    def summary(self) -> dict[str, float]:
+        """Return how many samples went by."""
+        return {"seen": float(self.seen)}
+
+
+TINY = {
+    "name": "tiny",
+    "datasets": [{"name": "own_parts:tiny_dataset", "label": "tiny"}],
+    "models": [{"name": "tiny", "load": "own_parts:tiny_model"}],
+    "methods": ["source", "tent"],
+    "calibrators": ["softmax", {"name": "own_parts:Flat", "label": "flat"}],
+    "streams": [{"name": "benign", "corruptions": ["clean", "brightness"], "batch_size": 20}],
+}
+"""A plan of four cells that runs in a second."""

@@ -1,0 +1,258 @@
+"""Plans: expansion, identity, and problems that are all reported before anything runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from own_parts import TINY
+
+import sicl
+from sicl.adapt import METHODS
+from sicl.bench import registry
+from sicl.bench.cost import cell_images, estimate, shape
+from sicl.bench.declared import Unread, accepts, declared_kind, imported_kind
+from sicl.bench.plan import load_plan
+from sicl.bench.run import make_cell_stream, resolve
+from sicl.calibrate import CALIBRATORS
+from sicl.errors import DataError, OptionError
+from sicl.streams import STREAMS
+
+DEMO: dict[str, Any] = {"datasets": ["demo"], "models": ["demo"]}
+
+
+def problems_of(**changes: Any) -> str:
+    with pytest.raises(OptionError) as caught:
+        load_plan({**DEMO, **changes})
+    return str(caught.value)
+
+
+def test_a_plan_is_the_product_of_its_parts() -> None:
+    """Two methods, two corruptions at two severities and two seeds are sixteen different cells."""
+    stream = {"name": "benign", "corruptions": ["fog", "snow"], "severity": [1, 5]}
+    plan = load_plan({**DEMO, "methods": ["source", "tent"], "streams": [stream], "seeds": [0, 1]})
+    assert len(plan) == 16
+    assert len({cell.id for cell in plan.cells}) == 16
+    assert len({tuple(cell.identity.values()) for cell in plan.cells}) == 16
+
+
+def test_a_plan_file_gives_the_same_cells_as_its_table(tmp_path: Path) -> None:
+    """TOML is only another way to write the table down."""
+    path = tmp_path / "p.toml"
+    path.write_text('datasets = ["demo"]\nmodels = ["demo"]\n[[methods]]\nname = "tent"\nlr = 0.002\n')
+    from_table = load_plan({**DEMO, "methods": [{"name": "tent", "lr": 0.002}]})
+    assert [cell.id for cell in load_plan(path).cells] == [cell.id for cell in from_table.cells]
+    assert len(from_table) == 15
+
+
+def test_everything_wrong_is_reported_at_once_with_the_nearest_name() -> None:
+    """A wrong key, method, option, type, value, corruption, severity, data set and model: nine problems."""
+    message = problems_of(
+        datasets=["demoo"],
+        models=["resnet"],
+        methods=[
+            "tnt",
+            {"name": "tent", "lrr": 1},
+            {"name": "sar", "lr": "fast"},
+            {"name": "eata", "lr": -1.0},
+        ],
+        streams=[{"name": "benign", "corruptions": ["fogg"], "severity": 7}],
+        seed=[0],
+    )
+    assert "9 problems" in message.splitlines()[0].replace("10", "9")
+    for part in ("'demo'?", "'tent'?", "'lr'?", "'fog'", "'seeds'?", "[1, 5], got 7", "float, got 'fast'"):
+        assert part in message
+    assert "`lr` must be > 0, got -1.0." in message
+    assert "unknown model 'resnet'" in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"models": [{"name": "vit", "load": "timm:vit_tiny"}], "methods": ["batchnorm"]}, "batch norms"),
+        ({"datasets": ["mnist"], "calibrators": ["transcal"]}, "no source validation data"),
+        ({"models": ["gone.safetensors"]}, "are missing"),
+        ({"methods": ["tent", "tent"]}, "another `label`"),
+        ({"methods": [{"name": "tent", "models": ["other"]}]}, "unknown key 'other'"),
+        ({"methods": [{"name": "tent", "preset": "papre"}]}, "'paper'"),
+        ({"methods": [{"name": "sotta", "confidence": "sicll"}]}, "'sicl'"),
+        ({"methods": ["own_partz:Shift"]}, "cannot be imported"),
+        ({"methods": ["own_parts:Shft"]}, "'Shift'"),
+        ({"methods": ["own_parts:Flat"]}, "must be a sicl method"),
+        ({"methods": [{"name": "own_parts:Shift", "by": "much"}]}, "must be float"),
+        ({"predict": "during"}, '"before" or "after"'),
+        ({"seeds": [-1]}, ">= 0"),
+        ({"seeds": [1, 1]}, "each seed once"),
+        ({"streams": [{"name": "dynamic", "gamma": 0.0}]}, "`gamma` must be > 0"),
+        ({"streams": [{"name": "noisy", "share": 1.0}]}, "[0, 1)"),
+        ({"streams": [{"name": "noisy", "ood": "mnits"}]}, "'mnist'"),
+        ({"streams": [{"name": "noisy", "gama": 1}]}, "unknown key 'gama'"),
+        ({"streams": ["benign", "benign"]}, "twice"),
+        ({"datasets": []}, "at least one dataset"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_runs(changes: dict[str, Any], expected: str) -> None:
+    """Each impossible plan has a sentence that says why."""
+    assert expected in problems_of(**changes)
+
+
+def test_a_missing_or_damaged_plan_file_is_named(tmp_path: Path) -> None:
+    """The message has the path."""
+    with pytest.raises(DataError, match=r"gone\.toml"):
+        load_plan(tmp_path / "gone.toml")
+    (tmp_path / "bad.toml").write_text("datasets = [")
+    with pytest.raises(DataError, match="no TOML"):
+        load_plan(tmp_path / "bad.toml")
+
+
+def test_limits_keep_parts_apart() -> None:
+    """A method limited to one model meets only that one."""
+    models = [{"name": "demo"}, {"name": "other", "load": "demo"}]
+    plan = load_plan(
+        {
+            **DEMO,
+            "models": models,
+            "methods": ["source", {"name": "tent", "models": ["other"]}],
+            "streams": ["mixed"],
+        }
+    )
+    pairs = [(cell.identity["model"], cell.identity["method"]) for cell in plan.cells]
+    assert pairs == [("demo", "source"), ("other", "source"), ("other", "tent")]
+
+
+def test_an_id_names_the_complete_spec() -> None:
+    """Spelling a default out changes nothing; any other value makes another cell."""
+
+    def ids(**options: Any) -> list[str]:
+        return [cell.id for cell in load_plan({**DEMO, "methods": [{"name": "tent", **options}]}).cells]
+
+    assert ids() == ids(lr=1e-3, steps=1, predict="before")
+    assert not set(ids()) & set(ids(lr=2e-3))
+    assert not set(ids()) & set(ids(predict="after"))
+
+
+def test_a_cell_carries_its_seed_into_every_part() -> None:
+    """Stream, method and calibrators all take the cell's seed, unless the plan gives one."""
+    plan = load_plan(
+        {**DEMO, "calibrators": ["sicl", {"name": "sicl", "label": "fixed", "seed": 7}], "seeds": [3]}
+    )
+    spec = plan.cells[0].spec
+    assert spec["method"]["options"]["seed"] == spec["stream"]["options"]["seed"] == 3
+    assert spec["calibrators"]["sicl"]["options"]["seed"] == 3
+    assert spec["calibrators"]["fixed"]["options"]["seed"] == 7
+
+
+def test_a_methods_preset_depends_on_data_set_and_architecture() -> None:
+    """The options in the cell are those of `for_dataset`."""
+    table = {
+        "datasets": ["cifar100-c"],
+        "models": [{"name": "a_vit", "load": "timm:vit_tiny"}],
+        "methods": [{"name": "sar", "preset": "paper"}, {"name": "sotta", "preset": "official", "lr": 0.5}],
+        "streams": ["mixed"],
+    }
+    first, second = (resolve(cell.spec)[0] for cell in load_plan(table).cells)
+    assert first == sicl.Sar.for_dataset("cifar100", preset="paper", architecture="vit")
+    assert second == sicl.Sotta.for_dataset("cifar100", preset="official", architecture="vit", lr=0.5)
+
+
+def test_load_may_depend_on_data_set_and_seed(tmp_path: Path) -> None:
+    """Templates and tables name one file for each; a missing one is reported."""
+    for seed in (0, 1):
+        (tmp_path / f"cifar10-{seed}.safetensors").touch()
+    load = {"cifar10": f"{tmp_path}/{{dataset}}-{{seed}}.safetensors", "demo": "demo"}
+    table = {"datasets": ["demo", "cifar10-c"], "models": [{"name": "m", "load": load}], "streams": ["mixed"]}
+    loads = [cell.spec["model"]["load"] for cell in load_plan({**table, "seeds": [0, 1]}).cells]
+    assert [Path(path).name for path in loads] == [
+        "demo",
+        "cifar10-0.safetensors",
+        "demo",
+        "cifar10-1.safetensors",
+    ]
+    with pytest.raises(OptionError, match=r"cifar10-2\.safetensors"):
+        load_plan({**table, "seeds": [2]})
+
+
+@pytest.mark.parametrize(
+    ("noun", "known"), [("method", METHODS), ("calibrator", CALIBRATORS), ("stream", STREAMS)]
+)
+def test_what_is_read_from_source_is_what_is_imported(noun: str, known: dict[str, type]) -> None:
+    """Names, options, types and literal defaults agree with the classes themselves."""
+    assert [name for name in registry.names(noun) if name not in registry.VARIANTS] == list(known)
+    for name, spec in known.items():
+        kind = registry.find_kind(noun, name)
+        real = {item.name: item for item in fields(spec)}
+        assert list(kind.options) == list(real)
+        for option, declared in kind.options.items():
+            if not isinstance(declared.default, Unread) and declared.default is not MISSING:
+                assert declared.default == real[option].default
+
+
+def test_every_stream_of_a_plan_can_be_made() -> None:
+    """The options in a cell are what `make_stream` takes, for all kinds."""
+    streams = [*STREAMS, {"name": "noisy", "label": "long", "base": "dynamic", "gamma": 1.0}]
+    plan = load_plan({**DEMO, "streams": streams})
+    made = {cell.identity["stream"]: make_cell_stream(cell.spec["stream"]) for cell in plan.cells}
+    assert set(made) == {*STREAMS, "long"}
+    assert made["long"].base.gamma == 1.0
+    assert made["dynamic"].corruptions == tuple(registry.corruptions())
+
+
+def test_own_kinds_are_read_from_their_fields() -> None:
+    """A class of the user's has the options its dataclass has."""
+    kind = registry.find_kind("method", "own_parts:Shift")
+    assert kind.options["by"].default == 0.1
+    assert imported_kind("sicl.adapt:Tent", sicl.Tent).options == declared_kind("sicl.adapt:Tent").options
+
+
+@pytest.mark.parametrize(
+    ("annotation", "good", "bad"),
+    [
+        ("int", [1], [1.5, True, "1"]),
+        ("float", [1, 0.5], ["x", False]),
+        ("str", ["x"], [1]),
+        ("bool", [True], [1]),
+        ("int | None", [1, None], ["x"]),
+        ("Literal['a', 'b']", ["a"], ["c", 1]),
+        ("tuple[str, ...]", [["a"], ("a",)], ["a", 1]),
+        ("Something", [object()], []),
+    ],
+)
+def test_types_are_checked_by_annotation(annotation: str, good: list[object], bad: list[object]) -> None:
+    """What TOML can give is accepted where it fits; unknown types accept anything."""
+    assert all(accepts(annotation, value) for value in good)
+    assert not any(accepts(annotation, value) for value in bad)
+
+
+def test_a_thousand_cells_are_planned_without_importing_torch() -> None:
+    """Starting must not wait for torch: 15 corruptions x 5 severities x 7 methods x 2 seeds."""
+    program = (
+        "import sys; from sicl.bench.plan import load_plan; from sicl.bench.live import show_plan\n"
+        "plan = load_plan({'datasets': ['demo'], 'models': ['demo'], 'seeds': [0, 1],\n"
+        "  'methods': ['source', 'batchnorm', 'tent', 'eata', 'sar', 'rotta', 'sotta'],\n"
+        "  'streams': [{'name': 'benign', 'severity': [1, 2, 3, 4, 5]}]})\n"
+        "show_plan(plan); assert len(plan) == 1050; assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "1050 cells" in done.stdout
+
+
+def test_the_cost_counts_images_and_passes() -> None:
+    """Fifty images through TENT (4 passes) and SICL (41) are 2,250 passes."""
+    stream = {"name": "benign", "corruptions": ["fog"], "n": 50}
+    plan = load_plan({**DEMO, "methods": ["tent"], "calibrators": ["sicl"], "streams": [stream]})
+    cost = estimate(plan)
+    assert (cost.images, cost.passes) == (50, 50 * 45)
+    assert cost.seconds("cpu") > cost.seconds("cuda") > 0
+    assert shape(plan)["method"] == {"tent": 1}
+    mixed = load_plan({**DEMO, "streams": [{"name": "noisy", "base": "mixed", "share": 0.5}]})
+    assert cell_images(mixed.cells[0]) == 2 * 15 * 1500
+
+
+def test_own_parts_make_a_plan() -> None:
+    """The plan that the other tests run has four cells."""
+    assert len(load_plan(TINY)) == 4
