@@ -22,15 +22,9 @@ def _out(**changes: Any) -> sicl.Prediction:
 def _variant_statistics(**changes: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Channel means and spreads of the features before and after one style variant."""
     adapter = sicl.BatchNorm().attach(small_net())
-    spec = sicl.SICL(
-        variants=1,
-        content_variants=0,
-        relaxation="none",
-        layer="layer1",
-        style_scale=1.0,
-        engine="plain",
-        **changes,
-    )
+    # The plain engine runs the modules themselves, so a hook sees the variants.
+    exact: dict[str, Any] = {"engine": "plain", "precision": "float32", "style_scale": 1.0, **changes}
+    spec = sicl.SICL(variants=1, content_variants=0, relaxation="none", layer="layer1", **exact)
     calibration = spec.calibration(adapter)
     seen: list[Tensor] = []
     # What enters the next stage: in a clean pass the features, in a resumed one the variant.
@@ -47,17 +41,17 @@ def _variant_statistics(**changes: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]
 def test_mean_only_keeps_the_spread_and_std_only_keeps_the_mean() -> None:
     """Each statistic can be perturbed alone."""
     mean, std, new_mean, new_std = _variant_statistics(components="mean")
-    torch.testing.assert_close(new_std, std, atol=0.02, rtol=0)
+    torch.testing.assert_close(new_std, std, atol=5e-3, rtol=0)
     assert float((new_mean - mean).abs().mean()) > 0.03
     mean, std, new_mean, new_std = _variant_statistics(components="std")
-    torch.testing.assert_close(new_mean, mean, atol=0.02, rtol=0)
+    torch.testing.assert_close(new_mean, mean, atol=5e-3, rtol=0)
     assert float((new_std - std).abs().mean()) > 0.03
 
 
 def test_mixstyle_stays_within_the_styles_of_the_batch() -> None:
     """Mixed statistics lie between those of two samples; Gaussian noise leaves that range."""
     mean, _, mixed, _ = _variant_statistics(style="mixstyle")
-    tolerance = 0.02
+    tolerance = 5e-3
     assert bool((mixed <= mean.amax(dim=0) + tolerance).all())
     assert bool((mixed >= mean.amin(dim=0) - tolerance).all())
     mean, _, noisy, _ = _variant_statistics(style="gaussian")
