@@ -152,3 +152,16 @@ def test_a_stream_larger_than_the_cache_goes_without(plain: Dataset, tmp_path: P
     cache = ImageCache(tmp_path, max_bytes=1000)
     assert len(list(STREAM.open(plain, cache=cache))) == 4
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_device_changes_the_place_only(plain: Dataset) -> None:
+    """Batches made on a GPU are there, with the same labels and, up to a rounding, the same pixels."""
+    stream = Mixed(per_corruption=20, batch_size=32)
+    for here, there in zip(stream.open(plain), stream.open(plain, device="cuda"), strict=True):
+        assert there.images.is_cuda
+        assert there.labels.is_cuda
+        assert torch.equal(here.labels, there.labels.cpu())
+        difference = (here.images - there.images.cpu()).abs()
+        assert float((difference > 1.5 / 255).float().mean()) < 1e-3

@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image
 
 from sicl.data.corrupted import SEVERITIES
-from sicl.data.images import Files
-from sicl.data.npy import map_npy
+from sicl.data.images import Files, Uint8Images
+from sicl.data.npy import map_npy, write_npy
 
 JPEG_QUALITY = 85
 """What the authors of ImageNet-C saved with."""
@@ -40,17 +40,15 @@ class BlockTask:
 
         clean = map_npy(self.source)
         indices = np.asarray(map_npy(self.source.parent / "indices.npy"))
-        part = self.target.with_suffix(f".{os.getpid()}.part")
-        block = np.lib.format.open_memmap(part, "w+", np.uint8, clean.shape)
-        for start in range(0, len(clean), _IMAGES_AT_ONCE):
+
+        def made(start: int) -> Uint8Images:
             piece = slice(start, start + _IMAGES_AT_ONCE)
             pixels = np.array(clean[piece], np.uint8)
-            block[piece] = corrupt(
-                pixels, self.corruption, severity=self.severity, seed=self.seed, indices=indices[piece]
-            )
-        block.flush()
-        del block
-        part.replace(self.target)
+            severity, seed = self.severity, self.seed
+            return corrupt(pixels, self.corruption, severity=severity, seed=seed, indices=indices[piece])
+
+        starts = range(0, len(clean), _IMAGES_AT_ONCE)
+        write_npy(self.target, clean.shape, ((start, made(start)) for start in starts))
 
 
 @dataclass(frozen=True)
@@ -97,17 +95,11 @@ def assemble(
     folder: Path, parts: Path, corruption: str, severities: Sequence[int], shape: tuple[int, ...]
 ) -> None:
     """Join a corruption's blocks to the official array; severities that were not made stay empty."""
-    target = folder / f"{corruption}.npy"
-    part = target.with_suffix(".part")
-    array = np.lib.format.open_memmap(part, "w+", np.uint8, (len(SEVERITIES) * shape[0], *shape[1:]))
-    for severity in severities:
-        start = (severity - 1) * shape[0]
-        array[start : start + shape[0]] = map_npy(parts / f"{corruption}-{severity}.npy")
-    array.flush()
-    del array
-    part.replace(target)
-    for severity in severities:
-        (parts / f"{corruption}-{severity}.npy").unlink()
+    blocks = {severity: parts / f"{corruption}-{severity}.npy" for severity in severities}
+    pieces = (((s - 1) * shape[0], np.asarray(map_npy(block), np.uint8)) for s, block in blocks.items())
+    write_npy(folder / f"{corruption}.npy", (len(SEVERITIES) * shape[0], *shape[1:]), pieces)
+    for block in blocks.values():
+        block.unlink()
 
 
 def prepare_worker() -> None:

@@ -1,7 +1,10 @@
-"""Map `.npy` files, and name the damaged ones."""
+"""Map `.npy` files and name the damaged ones; write them piece by piece, whole or not at all."""
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -32,13 +35,34 @@ def map_npy(path: Path) -> NDArray[np.generic]:
         raise DataError(
             f"`{path}` is no .npy file or its header is damaged ({error}); replace it."
         ) from error
+    if dtype.hasobject:
+        raise DataError(f"`{path}` holds Python objects instead of numbers; it is not read.")
     found = path.stat().st_size
     if found != promised:
         fault = "truncated" if found < promised else "longer than it should be"
         raise DataError(
             f"`{path}` is {fault}: its header promises {promised:,} bytes, it has {found:,}; replace it."
         )
-    if dtype.hasobject:
-        raise DataError(f"`{path}` holds Python objects instead of numbers; it is not read.")
     array: NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
     return array
+
+
+def write_npy(path: Path, shape: tuple[int, ...], pieces: Iterable[tuple[int, NDArray[np.uint8]]]) -> None:
+    """Write a uint8 array from (first row, rows) pieces; rows that no piece covers stay zero and take no space.
+
+    The file is written aside and renamed. Plain writes, not a writable map: a full disk is an error, not a crash.
+    """
+    part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
+    row = int(np.prod(shape[1:], dtype=np.int64))
+    try:
+        with part.open("wb") as file:
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            begin = file.tell()
+            for start, rows in pieces:
+                file.seek(begin + start * row)
+                file.write(np.ascontiguousarray(rows, np.uint8).data)
+            file.truncate(begin + shape[0] * row)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from sicl.data.dataset import Dataset
 from sicl.data.images import Positions, Uint8Images
-from sicl.data.npy import map_npy
+from sicl.data.npy import map_npy, write_npy
 from sicl.errors import DataError, require_positive
 
 
@@ -30,6 +31,7 @@ class ImageCache:
     folder: Path | None = None
     max_bytes: int = 4 * 2**30
     _memory: OrderedDict[str, Uint8Images] = field(default_factory=OrderedDict, repr=False)
+    _mapped: dict[str, Uint8Images] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         require_positive(max_bytes=self.max_bytes)
@@ -44,7 +46,8 @@ class ImageCache:
         array = self._memory.pop(key, None)
         if array is None:
             array = np.empty(shape, np.uint8)
-            _fill(array, make())
+            for start, rows in _numbered(make()):
+                array[start : start + len(rows)] = rows
         self._memory[key] = array
         while sum(kept.nbytes for kept in self._memory.values()) > self.max_bytes:
             self._memory.popitem(last=False)
@@ -54,36 +57,34 @@ class ImageCache:
         self, key: str, shape: tuple[int, ...], make: Callable[[], Iterable[Uint8Images]]
     ) -> Uint8Images:
         assert self.folder is not None
+        if key in self._mapped:
+            return self._mapped[key]
         path = self.folder / f"{key}.npy"
         if path.is_file():
             os.utime(path)
         else:
             self.folder.mkdir(parents=True, exist_ok=True)
-            part = path.with_suffix(f".{os.getpid()}.part")
-            try:
-                array = np.lib.format.open_memmap(part, "w+", np.uint8, shape)
-                _fill(array, make())
-                array.flush()
-                del array
-                part.replace(path)
-            finally:
-                part.unlink(missing_ok=True)
+            write_npy(path, shape, _numbered(make()))
             self._evict(keep=path)
         try:
-            return map_npy(path).view(np.uint8)
+            array = self._mapped[key] = map_npy(path).view(np.uint8)
         except DataError:
             path.unlink(missing_ok=True)
             return self._from_disk(key, shape, make)
+        return array
 
     def _evict(self, keep: Path) -> None:
         assert self.folder is not None
-        found = sorted(self.folder.glob("*.npy"), key=lambda path: path.stat().st_mtime)
-        total = sum(path.stat().st_size for path in found)
-        for path in found:
-            if total <= self.max_bytes or path == keep:
-                continue
-            total -= path.stat().st_size
-            path.unlink(missing_ok=True)
+        # Files may vanish under another process's eviction; what is gone needs no room.
+        found = []
+        for path in self.folder.glob("*.npy"):
+            with contextlib.suppress(FileNotFoundError):
+                found.append((path.stat().st_mtime, path.stat().st_size, path))
+        total = sum(size for _, size, _ in found)
+        for _, size, path in sorted(found):
+            if total > self.max_bytes and path != keep:
+                total -= size
+                path.unlink(missing_ok=True)
 
 
 def as_cache(cache: ImageCache | str | os.PathLike[str] | None) -> ImageCache | None:
@@ -111,8 +112,8 @@ def _code() -> str:
     return digest.hexdigest()[:16]
 
 
-def _fill(array: Uint8Images, chunks: Iterable[Uint8Images]) -> None:
+def _numbered(chunks: Iterable[Uint8Images]) -> Iterator[tuple[int, Uint8Images]]:
     start = 0
     for chunk in chunks:
-        array[start : start + len(chunk)] = chunk
+        yield start, chunk
         start += len(chunk)
