@@ -108,6 +108,22 @@ def test_domains_are_measured_apart_and_kept_in_order() -> None:
     assert mean == pytest.approx(record.accuracy)
 
 
+def test_over_time_holds_the_means_of_each_window() -> None:
+    """Accuracy, confidence and ECE at every end are those of the samples of the window before it."""
+    parts = batches(640, ood=False)
+    _, record = finished(parts)
+    confidence = torch.cat([said["softmax"].confidence for _, said in parts])
+    correct = torch.cat([said["softmax"].labels == batch.labels for batch, said in parts])
+    time = record.calibrators["softmax"]["over_time"]
+    assert time["window"] == 256
+    for i in (0, len(time["end"]) // 2, -1):
+        window = slice(time["end"][i] - 256, time["end"][i])
+        assert time["accuracy"][i] == pytest.approx(float(correct[window].double().mean()), abs=1e-6)
+        assert time["confidence"][i] == pytest.approx(float(confidence[window].double().mean()), abs=1e-6)
+        ece = metrics.expected_calibration_error(confidence[window], correct[window])
+        assert time["ece"][i] == pytest.approx(ece, abs=1e-6)
+
+
 def test_curves_stay_short_and_end_with_the_whole_stream() -> None:
     """However long the stream, a record holds at most 50 points a curve."""
     _, record = finished(batches(6400, ood=False))

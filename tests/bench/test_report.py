@@ -201,6 +201,18 @@ def test_unknown_calibrators_get_a_colour_and_a_name() -> None:
     assert "My own*" in page
 
 
+def test_names_cannot_break_out_of_an_attribute() -> None:
+    """A quote in a calibrator's or a corruption's name stays text."""
+    record = cell()
+    odd = 'x" onclick="alert(1)'
+    own = replace(record, corruption=odd, calibrators={odd: record.calibrators["sicl"]})
+    page = html_page([own, cell("snow")], "x")
+    parser = Nesting()
+    parser.feed(page)
+    assert 'onclick="alert' not in page
+    assert "&quot; onclick=&quot;alert(1)" in page
+
+
 def test_a_thousand_records_make_a_small_page_quickly(tmp_path: Path) -> None:
     """Under 10 seconds and under 10 MB, all four formats together."""
     records = many(1000)

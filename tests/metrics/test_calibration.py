@@ -77,6 +77,17 @@ def test_equal_mass_ece_does_not_depend_on_the_order_of_ties(order: list[int]) -
     assert shuffled == pytest.approx(expected, abs=1e-12)
 
 
+def test_a_tie_goes_where_the_middle_of_its_ranks_lies() -> None:
+    """Nine equal confidences above one other: their middle is in the upper half of two bins."""
+    confidence = torch.tensor([0.1] + [0.5] * 9)
+    table = metrics.reliability_bins(confidence, torch.ones(10), n_bins=2, bins="mass")
+    assert table.count.tolist() == [1, 9]
+    assert (table.lower.tolist(), table.upper.tolist()) == (
+        pytest.approx([0.1, 0.5]),
+        pytest.approx([0.1, 0.5]),
+    )
+
+
 def test_confidence_of_exactly_zero_and_one_falls_into_the_first_and_last_bin() -> None:
     """Vote shares are often 0 or 1; every sample is counted once."""
     confidence = torch.tensor([0.0, 0.0, 1.0, 1.0])
@@ -118,6 +129,8 @@ def test_a_wrong_sample_at_full_confidence_costs_the_clipped_log() -> None:
     assert worst == pytest.approx(-math.log(1e-7))
     milder = metrics.negative_log_likelihood(torch.tensor([1.0]), torch.tensor([0]), eps=0.1)
     assert milder == pytest.approx(-math.log(0.1))
+    right = metrics.negative_log_likelihood(torch.tensor([1.0]), torch.tensor([1]), eps=0.1)
+    assert right == pytest.approx(-math.log(0.9))
 
 
 def test_the_clip_must_leave_room_between_zero_and_one_half() -> None:

@@ -82,6 +82,12 @@ def test_threshold_for_risk_accepts_as_much_as_the_risk_allows() -> None:
         assert 1 - correct[confidence >= threshold].double().mean() > 0.1
 
 
+def test_a_risk_met_exactly_is_met() -> None:
+    """Half of two accepted are wrong: a wished risk of one half accepts both."""
+    point = metrics.threshold_for_risk(torch.tensor([0.75, 0.5]), torch.tensor([1, 0]), 0.5)
+    assert point == (0.5, 1.0, 0.5)
+
+
 def test_a_risk_out_of_reach_returns_none() -> None:
     """When even the most confident are wrong, no threshold helps."""
     assert metrics.threshold_for_risk(torch.tensor([0.9, 0.5]), torch.tensor([0, 1]), 0.1) is None

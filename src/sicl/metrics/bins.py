@@ -60,7 +60,7 @@ def reliability_bins(
 
 def width_index(confidence: Tensor, n_bins: int) -> Tensor:
     """Return the equal-width bin of every confidence, as int64."""
-    return ((confidence - _EDGE_TOLERANCE) * n_bins).ceil().long().sub(1).clamp(0, n_bins - 1)
+    return ((confidence - _EDGE_TOLERANCE) * n_bins).floor().long().clamp(0, n_bins - 1)
 
 
 def mass_index(confidence: Tensor, n_bins: int) -> Tensor:
