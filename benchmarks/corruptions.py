@@ -133,16 +133,21 @@ def main() -> None:
 
 
 def report_speed(images: torch.Tensor) -> None:
-    """Print the time each corruption takes at severity 5."""
-    print(f"\n| corruption | seconds for {len(images):,} images |\n|---|---|")
-    total = 0.0
+    """Print the wall and processor time each corruption takes at severity 5, and how busy the machine was.
+
+    On a machine with other work, two threads that wait for each other make the wall time grow and vary.
+    """
+    print(f"\n| corruption | seconds for {len(images):,} images | processor seconds |\n|---|---|---|")
+    totals, load = np.zeros(2), [os.getloadavg()[0]]
     for name in (*CORRUPTIONS, *VALIDATION_CORRUPTIONS):
-        start = time.perf_counter()
+        start = np.array([time.perf_counter(), time.process_time()])
         int(corrupt(images, name, severity=5)[-1, 0, 0, 0])  # reading a value waits for a GPU
-        seconds = time.perf_counter() - start
-        total += seconds if name in CORRUPTIONS else 0.0
-        print(f"| {name} | {seconds:.2f} |", flush=True)
-    print(f"| the fifteen together | {total:.1f} |")
+        seconds = np.array([time.perf_counter(), time.process_time()]) - start
+        totals += seconds if name in CORRUPTIONS else 0.0
+        load.append(os.getloadavg()[0])
+        print(f"| {name} | {seconds[0]:.2f} | {seconds[1]:.2f} |", flush=True)
+    print(f"| the fifteen together | {totals[0]:.1f} | {totals[1]:.1f} |")
+    print(f"\nLoad average meanwhile: {min(load):.1f} to {max(load):.1f}.")
 
 
 if __name__ == "__main__":

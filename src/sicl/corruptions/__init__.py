@@ -98,7 +98,7 @@ def corrupt(
     size = max(1, n_values // max(1, batch[0].numel())) if len(batch) else 1
     with torch.no_grad():
         for start in range(0, len(batch), size):
-            draws = Draws(seed, f"{name}/{severity}", numbers[start : start + size], batch.device)
+            draws = Draws(seed, f"{name}/{int(severity)}", numbers[start : start + size], batch.device)
             out[start : start + size] = function(batch[start : start + size], values, draws)
     return out if isinstance(images, Tensor) else out.numpy()
 
@@ -124,11 +124,11 @@ def _as_tensor(images: Tensor | npt.NDArray[Any]) -> Tensor:
 def _chosen(batch: Tensor, name: str, severity: int, constants: str) -> tuple[_Corruption, Constants]:
     require_choice(_FUNCTIONS, name=name)
     require_choice(("auto", *CONSTANTS), constants=constants)
-    if severity not in (1, 2, 3, 4, 5):
+    if isinstance(severity, bool) or severity not in (1, 2, 3, 4, 5):
         raise OptionError(f"`severity` must be one of 1, 2, 3, 4, 5; got {severity!r}.")
     if constants == "auto":
         constants = "cifar" if max(batch.shape[1:3]) <= LARGEST_CIFAR_SIDE else "imagenet"
-    return _FUNCTIONS[name], CONSTANTS[constants][name][severity - 1]
+    return _FUNCTIONS[name], CONSTANTS[constants][name][int(severity) - 1]
 
 
 def _numbers(n: int, first_index: int, indices: Tensor | npt.NDArray[Any] | None) -> npt.NDArray[np.int64]:
