@@ -278,6 +278,22 @@ def test_a_mirror_serves_files_of_the_same_name(
     assert get_dataset("cifar10", tmp_path, mirror=f"{server.url}/")[0].is_dir()
 
 
+def test_the_command_downloads_with_a_progress_bar(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sicl data get` shows the file's name and size while it works and says where the data are."""
+    from typer.testing import CliRunner
+
+    from sicl.cli.data import app
+
+    _publish(server, monkeypatch, _tar(("cifar-10-batches-py/test_batch", CONTENT)))
+    result = CliRunner().invoke(app, ["get", "cifar10", "--data", str(tmp_path), "--mirror", server.url])
+    assert result.exit_code == 0, result.output
+    assert "cifar-10-batches-py is there." in result.output
+    assert "cifar-10-python.tar.gz" in result.stderr
+    assert "/300." in result.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
