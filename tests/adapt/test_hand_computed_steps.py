@@ -146,6 +146,7 @@ def test_eata_filters_weighs_and_ties() -> None:
     same(adapter.network, after_one)
     adapter(second)
     same(adapter.network, after_two)
+    torch.testing.assert_close(adapter.average, 0.9 * average + 0.1 * p[keep_two].mean(dim=0))
     assert adapter.counters["kept"] == int(keep.sum()) + int(keep_two.sum())
 
 
@@ -179,6 +180,10 @@ def test_sar_descends_with_the_gradient_of_the_ascended_point() -> None:
     same(adapter.network, start.moved(*(-lr * g for g in gradient)))
     assert adapter.counters["kept"] == int(keep.sum())
     assert adapter.average == pytest.approx(second[still].mean().item(), rel=1e-5)
+    first = adapter.average
+    adapter._recover(torch.tensor(0.25), torch.tensor(True))
+    adapter._recover(torch.tensor(7.0), torch.tensor(False))
+    assert adapter.average == pytest.approx(0.9 * first + 0.1 * 0.25)
 
 
 def test_sar_recovers_when_its_loss_collapses() -> None:
@@ -271,7 +276,7 @@ def test_sotta_learns_from_the_confident_samples_only() -> None:
 
 
 class FixedConfidence:
-    """A calibrator that trusts the samples it is told to, whatever the network says."""
+    """A calibrator that trusts the samples it is told to, and its live object at once: no state, no base class."""
 
     def __init__(self, confidence: Tensor) -> None:
         self.values = confidence
@@ -282,12 +287,6 @@ class FixedConfidence:
     def predict(self, moment: object) -> Prediction:
         logits = moment.logits  # type: ignore[attr-defined]
         return Prediction(logits.argmax(dim=1), self.values, logits)
-
-    def state_dict(self) -> dict[str, object]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        assert state == {}
 
 
 def test_sotta_can_filter_with_any_calibrators_confidence() -> None:

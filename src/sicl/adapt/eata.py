@@ -88,8 +88,7 @@ class EataAdapter(Learner):
         self.fisher: list[Tensor] = []
         if spec.fisher_alpha > 0 and source is not None:
             order = torch.randperm(len(source), generator=self.generator)[: spec.fisher_samples]
-            like = parameters[0]
-            images = source.images[order.to(source.images.device)].to(like.device, like.dtype)
+            images = source.images[order.to(source.images.device)]
             self.anchor = [parameter.detach().clone() for parameter in parameters]
             self.fisher = fisher_information(network, parameters, images, batch=spec.fisher_batch)
 
@@ -137,6 +136,7 @@ def fisher_information(
     total = [torch.zeros_like(parameter) for parameter in parameters]
     with torch.inference_mode(False), torch.enable_grad():
         for part in batches:
+            part = part.to(total[0].device, total[0].dtype)
             logits = logits_of(network(part.clone() if part.is_inference() else part)).float()
             loss = F.cross_entropy(logits, logits.detach().argmax(dim=1))
             for sum_, gradient in zip(total, torch.autograd.grad(loss, parameters)):

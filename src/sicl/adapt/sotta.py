@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sicl.adapt._base import Adapter, Method, Moment
+from sicl.adapt._confidence import Confidence, LiveConfidence, Stateful
 from sicl.adapt._entropy import entropy
 from sicl.adapt._memory import ConfidentMemory, due_parts
 from sicl.adapt._optim import Learner, make_optimizer
@@ -16,28 +17,7 @@ from sicl.adapt._parameters import train_norm_affines, training
 from sicl.adapt._sam import Sam
 from sicl.errors import OptionError, require_between, require_positive
 from sicl.models.norms import batch_norms
-from sicl.types import Prediction, SourceData
-
-
-class LiveConfidence(Protocol):
-    """What `Sotta` needs of a live calibration."""
-
-    def predict(self, moment: Moment) -> Prediction:
-        """Return the prediction of a batch with its confidence."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state."""
-
-
-@runtime_checkable
-class Confidence(Protocol):
-    """What `Sotta` needs of a calibrator such as `sicl.SICL()`: the package's calibrators all have it."""
-
-    def calibration(self, adapter: Any, *, source: SourceData | None = None) -> LiveConfidence:
-        """Return the live calibration for an adapter."""
+from sicl.types import SourceData
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +85,9 @@ class SottaAdapter(Learner):
         for layer in self.norms:
             layer.momentum = spec.momentum
         self.memory = self._new_memory()
-        self.live = spec.confidence.calibration(self, source=source) if spec.confidence else None
+        self.live: LiveConfidence | None = None
+        if spec.confidence is not None:
+            self.live = spec.confidence.calibration(self, source=source)
 
     def _new_memory(self) -> ConfidentMemory:
         spec = self.spec
@@ -139,12 +121,14 @@ class SottaAdapter(Learner):
                 self.count("updates", 1)
 
     def _state(self) -> dict[str, Any]:
-        live = None if self.live is None else self.live.state_dict()
-        return {**super()._state(), "memory": self.memory.state_dict(), "confidence": live}
+        live: object = self.live
+        confidence = live.state_dict() if isinstance(live, Stateful) else None
+        return {**super()._state(), "memory": self.memory.state_dict(), "confidence": confidence}
 
     def _load(self, state: dict[str, Any]) -> None:
         super()._load(state)
         self.memory = self._new_memory()
         self.memory.load_state_dict(state["memory"])
-        if self.live is not None:
-            self.live.load_state_dict(state["confidence"])
+        live: object = self.live
+        if isinstance(live, Stateful):
+            live.load_state_dict(state["confidence"])
