@@ -41,25 +41,14 @@ def download(
     path.parent.mkdir(parents=True, exist_ok=True)
     failures = 0
     while True:
-        before = part.stat().st_size if part.is_file() else 0
-        try:
-            total = _fetch(url, part, progress, timeout)
-            if total is None or part.stat().st_size == total:
-                break
-            reason = f"the connection closed after {part.stat().st_size:,} of {total:,} bytes"
-        except urllib.error.HTTPError as error:
-            if error.code < 500 and error.code != 429:
-                raise DataError(
-                    f"`{url}` answered {error.code} {error.reason}; {_alternatives(path)}"
-                ) from error
-            reason = f"the server answered {error.code} {error.reason}"
-        except (OSError, http.client.HTTPException) as error:
-            reason = f"{type(error).__name__}: {error}"
-        after = part.stat().st_size if part.is_file() else 0
-        failures = 0 if after > before else failures + 1
+        before = _size(part)
+        reason = _attempt(url, part, progress, timeout)
+        if reason is None:
+            break
+        failures = 0 if _size(part) > before else failures + 1
         if failures >= retries:
             raise DataError(
-                f"`{url}` could not be downloaded after {retries} tries ({reason}); {after:,} bytes are kept in "
+                f"`{url}` could not be downloaded after {retries} tries ({reason}); {_size(part):,} bytes are kept in "
                 f"`{part}`: run the same command again to go on."
             )
         time.sleep(wait * failures)
@@ -68,9 +57,31 @@ def download(
     return path
 
 
+def _attempt(url: str, part: Path, progress: Progress | None, timeout: float) -> str | None:
+    """Try to fetch the rest; return None when the file is whole, else why it is not."""
+    try:
+        total = _fetch(url, part, progress, timeout)
+    except urllib.error.HTTPError as error:
+        if error.code < 500 and error.code != 429:
+            raise DataError(
+                f"`{url}` answered {error.code} {error.reason}; give another server with `--mirror URL` or a local "
+                "copy with `--archive FILE`."
+            ) from error
+        return f"the server answered {error.code} {error.reason}"
+    except (OSError, http.client.HTTPException) as error:
+        return f"{type(error).__name__}: {error}"
+    if total is not None and _size(part) != total:
+        return f"the connection closed after {_size(part):,} of {total:,} bytes"
+    return None
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
 def _fetch(url: str, part: Path, progress: Progress | None, timeout: float) -> int | None:
     """Fetch the rest of a file; return the whole size, if the server says it."""
-    start = part.stat().st_size if part.is_file() else 0
+    start = _size(part)
     # Without "identity" a server may compress, and byte positions would mean nothing.
     headers = {"User-Agent": "sicl", "Accept-Encoding": "identity"} | (
         {"Range": f"bytes={start}-"} if start else {}
@@ -127,7 +138,3 @@ def file_md5(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _alternatives(path: Path) -> str:
-    return f"give another server with `--mirror URL` or a local copy of {path.name} with `--archive FILE`."
