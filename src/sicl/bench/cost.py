@@ -30,6 +30,9 @@ UNKNOWN_GIGAFLOPS = 2.0
 METHOD_PASSES = {"source": 1, "batchnorm": 1, "tent": 4, "eata": 4, "sar": 7, "rotta": 6, "sotta": 7}
 CALIBRATOR_PASSES = {"softmax": 0, "temperature_scaling": 0, "mc_dropout": 20, "transcal": 1, "pseudocal": 1}
 
+ADAPTIVE = 20
+"""Passes of SICL that chooses their number itself."""
+
 GIGAFLOPS_A_SECOND = {"cpu": 40.0, "cuda": 15_000.0}
 """What small batches reach: one core of a server, and one data-centre GPU."""
 
@@ -90,7 +93,8 @@ def _method(cell: Cell) -> float:
 def _calibrator(item: dict[str, Any]) -> float:
     if item["name"] in ("sicl", "sicl_paper"):
         options = item["options"]
-        return float(options.get("variants", 20) + options.get("content_variants", 20) + 1)
+        style, content = options.get("variants", 20), options.get("content_variants", 20)
+        return float(ADAPTIVE if style == "adaptive" else style + content + 1)
     return CALIBRATOR_PASSES.get(item["name"], 20)
 
 

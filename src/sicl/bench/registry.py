@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping
+from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -138,15 +139,21 @@ def preset_options(kind: Kind, dataset: str, preset: str, architecture: str) -> 
     Raises:
         OptionError: there is no such preset, or none for the data set.
     """
-    # The table of presets stands alone, so that reading it does not import its package, and torch with it.
+    name = kind.path.partition(":")[2]
+    found: dict[str, Any] = _method_presets().preset_options(name, dataset, preset, architecture)
+    return found
+
+
+@cache
+def _method_presets() -> Any:
+    """Load the table of presets by its file: importing it would import its package, and torch with it."""
     path = Path(__file__).parents[1] / "adapt" / "_presets.py"
     spec = spec_from_file_location("sicl.bench._method_presets", path)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    found: dict[str, Any] = module.preset_options(kind.path.partition(":")[2], dataset, preset, architecture)
-    return found
+    return module
 
 
 def base_class(noun: str) -> type:

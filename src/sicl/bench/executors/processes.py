@@ -99,9 +99,9 @@ class _Pool:
         if lost <= self._retries:
             self._waiting.append(cell)
         else:
-            self._emit(
-                Finished(cell, index, lost_cell(cell, f"its worker died {lost} times (exit code {code})"))
-            )
+            often = "once" if lost == 1 else f"{lost} times"
+            reason = f"its worker died {often} (exit code {code})"
+            self._emit(Finished(cell, index, lost_cell(cell, reason)))
         self._workers[index] = _Worker(index, self._settings)
         self._hand_out(index)
 

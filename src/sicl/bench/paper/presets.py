@@ -213,7 +213,7 @@ PRESETS: dict[str, Preset] = {
     "figure3": Preset(
         title="Style against content perturbation, and the ContentVariance of dropout and MixStyle",
         methods=("tent",),
-        calibrators=(*_probes("Perturbed", "style", "content"), *_probes("Measured", "mixstyle", "dropout")),
+        calibrators=(*_probes("Perturbed", "content"), *_probes("Measured", "style", "mixstyle", "dropout")),
         seeds=(0,),
     ),
     "figure5": Preset(

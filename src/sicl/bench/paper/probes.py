@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -15,12 +15,14 @@ from sicl.adapt import Adapter, Moment
 from sicl.calibrate import Calibration, Calibrator
 from sicl.calibrate._base import require_source
 from sicl.calibrate._passes import as_it_predicts, batches, device_of
-from sicl.calibrate.sicl import beta
+from sicl.calibrate.mc_dropout import dropout_places
+from sicl.calibrate._draws import beta
 from sicl.errors import OptionError, UnsupportedModelError, require_choice, require_positive
 from sicl.metrics import ClassStatistics, style_variance
 from sicl.models.split import Split
 from sicl.types import SourceData
 
+STAGES = 4
 KINDS = ("style", "content", "mixstyle", "dropout")
 
 
@@ -30,7 +32,8 @@ class Perturbed(Calibrator):
 
     Args:
         kind: "style" (Gaussian noise on channel statistics), "content" (noise on whitened features),
-            "mixstyle" (Beta(0.1, 0.1)) or "dropout" (element-wise, p = 0.3), all on the same layer's features.
+            "mixstyle" (Beta(0.1, 0.1)) or "dropout" (element-wise, after this layer and the later stages, as
+            MC Dropout has it).
         variants: how many.
         layer: where to perturb.
         norm: batch norms during variants.
@@ -79,6 +82,10 @@ class _PerturbedCalibration(Calibration):
     def __init__(self, spec: Perturbed, adapter: Adapter) -> None:
         self.spec = spec
         self.split = Split(adapter.network, spec.layer)
+        self.later: list[nn.Module] = []
+        if spec.kind == "dropout":
+            names = dropout_places(adapter.network, STAGES)
+            self.later = [adapter.network.get_submodule(name) for name in names[1:]]
         self.generator = torch.Generator(device_of(adapter.network))
         self.reset()
 
@@ -92,9 +99,23 @@ class _PerturbedCalibration(Calibration):
         features, _ = self.split.run(moment.images)
         kept = torch.zeros(len(labels), device=labels.device)
         for _ in range(self.spec.variants):
-            logits = self.split.resume(self.variant(features), norm=self.spec.norm)
+            logits = self.resume(self.variant(features))
             kept += (logits.argmax(dim=1) == labels).float()
         return kept / self.spec.variants, {}
+
+    def resume(self, variant: Tensor) -> Tensor:
+        """Return a variant's logits; dropout goes on after the later stages."""
+        with ExitStack() as stack:
+            for module in self.later:
+                stack.callback(module.register_forward_hook(self._thinned).remove)
+            return self.split.resume(variant, norm=self.spec.norm)
+
+    def _thinned(self, _module: nn.Module, _args: Any, output: Tensor) -> Tensor:
+        return self._dropped(output)
+
+    def _dropped(self, features: Tensor) -> Tensor:
+        keep = torch.rand(features.shape, generator=self.generator, device=features.device) >= self.spec.p
+        return perturb.dropout_variants(features, keep.unsqueeze(0), self.spec.p)
 
     def variant(self, features: Tensor) -> Tensor:
         """Return one perturbed copy of the features."""
@@ -104,8 +125,7 @@ class _PerturbedCalibration(Calibration):
                 features, std, self._normal((1, *features.shape)).to(features.dtype)
             )
         if self.spec.kind == "dropout":
-            keep = torch.rand(features.shape, generator=self.generator, device=features.device) >= self.spec.p
-            return perturb.dropout_variants(features, keep.unsqueeze(0), self.spec.p)
+            return self._dropped(features)
         if self.spec.kind == "mixstyle":
             partner = torch.rand((1, len(mean)), generator=self.generator, device=mean.device).argsort(dim=1)
             share = beta(0.1, (1, len(mean)), self.generator)
@@ -154,7 +174,7 @@ class _MeasuredCalibration(_PerturbedCalibration):
             maps = _as_maps(features)
             for _ in range(self.spec.variants):
                 changed = self.variant(features)
-                logits = self.split.resume(changed, norm=self.spec.norm)
+                logits = self.resume(changed)
                 kept += (logits.argmax(dim=1) == labels).float()
                 moved += self._distance(seen.pop(), labels)
                 style += style_variance(maps, _as_maps(changed).unsqueeze(0))
