@@ -75,6 +75,11 @@ class Engine:
             return "not chosen yet"
         return "plain" if self._fast is None else self._fast.name
 
+    @property
+    def notes(self) -> list[str]:
+        """What was tried and did not work, in words."""
+        return [] if self._fast is None else list(self._fast.notes)
+
     @torch.no_grad()
     def begin(self, images: Tensor) -> Tensor:
         """Run the clean batch up to the cut, take over the network as it stands, return the features."""

@@ -1,0 +1,352 @@
+"""What trustworthy confidence costs: SICL against a forward pass, a TENT step, and the naive hook loop.
+
+All ways run side by side in one process, interleaved, on the state of a TENT-adapted network; a figure is the
+median. "naive" is a hook and 40 whole forward passes; "floor" the operations of the 40 suffix passes at the
+measured peak of a matrix product in the dtype that SICL computes in.
+
+    python benchmarks/overhead.py [--quick] [--json FILE]
+    python benchmarks/overhead.py --markdown FILE.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+import sicl
+from sicl import perturb
+from sicl.adapt import Adapter, Moment
+from sicl.calibrate._engine import likes_bfloat16
+from sicl.models.cifar import ARCHITECTURES
+from sicl.models.split import Split
+
+VARIANTS = 20
+SPECS: dict[str, dict[str, Any]] = {
+    "sicl batch": {"norm": "batch"},
+    "sicl frozen": {"norm": "frozen"},
+    "sicl batch adaptive": {"norm": "batch", "variants": "adaptive"},
+    "sicl frozen adaptive": {"norm": "frozen", "variants": "adaptive"},
+    "sicl frozen float32": {"norm": "frozen", "precision": "float32"},
+    "sicl batch twin": {"norm": "batch", "engine": "twin"},
+    "sicl frozen fused": {"norm": "frozen", "engine": "fused"},
+    "sicl plain": {"norm": "batch", "engine": "plain"},
+}
+COMPILED = {
+    "sicl batch compile": {"norm": "batch", "engine": "compile"},
+    "sicl frozen compile": {"norm": "frozen", "engine": "compile"},
+}
+
+
+class Case:
+    """One network and batch size, with every way to be timed.
+
+    Args:
+        arch: a name of `sicl.models.cifar.ARCHITECTURES`.
+        width: its width.
+        batch: rows a batch.
+        device: to run on.
+    """
+
+    def __init__(self, arch: str, width: int, batch: int, device: torch.device) -> None:
+        torch.manual_seed(0)
+        self.arch, self.width, self.batch, self.device = arch, width, batch, device
+        self.model = ARCHITECTURES[arch](width=width).to(device).eval()
+        self.images = torch.rand(batch, 3, 32, 32, device=device)
+        self.adapter = sicl.Tent().attach(self.model)
+        self.spare = sicl.Tent().attach(self.model)
+        if batch > 1 or arch.startswith("vit"):
+            self.adapter(self.images)
+        logits = self._logits()
+        self.moment = Moment(self.adapter.network, self.images, logits)
+
+    @torch.no_grad()
+    def _logits(self) -> Tensor:
+        return self.adapter.forward(self.images).detach().float()
+
+    def ways(self, names: list[str]) -> dict[str, Callable[[], Any]]:
+        """Return what to time, by name; a way that cannot be built is a function that raises why."""
+        out: dict[str, Callable[[], Any]] = {
+            "forward": self._logits,
+            "tent step": lambda: self.spare(self.images),
+            "naive": Naive(self.adapter, self.images, self.moment.logits),
+            "mc dropout 20": self._calibration(sicl.McDropout(passes=20)),
+        }
+        specs = {**SPECS, **COMPILED}
+        for name in names:
+            out[name] = self._calibration(sicl.SICL(**{**default_signals(), **specs[name]}))
+        return out
+
+    def _calibration(self, spec: Any) -> Callable[[], Any]:
+        return Calibrate(spec.calibration(self.adapter), self.moment)
+
+    def floor(self, peak: float) -> tuple[float, float]:
+        """Return (seconds at `peak`, operations of the 40 suffix passes)."""
+        split = Split(self.adapter.network)
+        features = split.features(self.images[:2])
+        with FlopCounterMode(display=False) as counter:
+            split.resume(features, norm="batch")
+        operations = counter.get_total_flops() / 2 * self.batch * 2 * VARIANTS
+        return operations / peak, operations
+
+
+def default_signals() -> dict[str, Any]:
+    """The paper's numbers of variants, always all of them."""
+    return {"variants": VARIANTS, "content_variants": VARIANTS, "relaxation": "printed"}
+
+
+class Calibrate:
+    """One calibration of the same moment."""
+
+    def __init__(self, calibration: Any, moment: Moment) -> None:
+        self.calibration, self.moment = calibration, moment
+
+    def __call__(self) -> Any:
+        return self.calibration.predict(self.moment)
+
+
+class Naive:
+    """What anybody would write first: a hook that perturbs the layer, and a whole pass for each variant."""
+
+    def __init__(self, adapter: Adapter, images: Tensor, logits: Tensor) -> None:
+        self.network, self.images, self.labels = adapter.network, images, logits.argmax(dim=1)
+        self.point = Split(adapter.network).point
+        self.change: Callable[[Tensor], Tensor] = _style
+
+    @torch.no_grad()
+    def __call__(self) -> Tensor:
+        module = self.network.get_submodule(self.point.name)
+        if self.point.side == "output":
+            handle = module.register_forward_hook(lambda _m, _a, out: self.change(out))
+        else:
+            handle = module.register_forward_pre_hook(lambda _m, args: (self.change(args[0]), *args[1:]))
+        try:
+            shares = []
+            for self.change in (_style, _content):
+                votes = [self.network(self.images).argmax(dim=1) == self.labels for _ in range(VARIANTS)]
+                shares.append(torch.stack(votes).float().mean(dim=0))
+        finally:
+            handle.remove()
+        return shares[0] * (1 - shares[1])
+
+
+def _style(features: Tensor) -> Tensor:
+    dims = (2, 3) if features.ndim == 4 else (1,)
+    mean = features.mean(dims, keepdim=True)
+    std = features.std(dims, keepdim=True) + perturb.EPSILON
+    delta = mean.std(dim=0, keepdim=True) if len(mean) > 1 else torch.zeros_like(mean)
+    new_std = std + delta * torch.randn_like(std)
+    return new_std * (features - mean) / std + mean + delta * torch.randn_like(mean)
+
+
+def _content(features: Tensor) -> Tensor:
+    dims = (2, 3) if features.ndim == 4 else (1,)
+    mean = features.mean(dims, keepdim=True)
+    std = features.std(dims, keepdim=True) + perturb.EPSILON
+    white = (features - mean) / std
+    return std * (white + torch.randn_like(white)) + mean
+
+
+def timed(function: Callable[[], Any], device: torch.device) -> float:
+    """Return the seconds of one call, the device's work included."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    # One thread's own time does not count what other processes take: fair ratios on a busy machine.
+    clock = time.thread_time if one_thread(device) else time.perf_counter
+    started = clock()
+    function()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return clock() - started
+
+
+def one_thread(device: torch.device) -> bool:
+    """Say whether everything runs on the calling thread, so that its CPU time is the time."""
+    return device.type == "cpu" and torch.get_num_threads() == 1
+
+
+def measure(case: Case, names: list[str], seconds: float) -> dict[str, dict[str, Any]]:
+    """Time every way, round after round, for about `seconds`; a way that fails carries its error."""
+    rows: dict[str, dict[str, Any]] = {}
+    ways = case.ways(names)
+    started = time.perf_counter()
+    for name, way in list(ways.items()):
+        rows[name] = _warm_up(way, case.device)
+        if "error" in rows[name]:
+            del ways[name]
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    while ways:
+        for name, way in ways.items():
+            times[name].append(timed(way, case.device))
+        enough = len(times["forward"]) >= (50 if case.device.type == "cuda" else 9)
+        if enough or time.perf_counter() - started > seconds:
+            break
+    for name, values in times.items():
+        rows[name] |= {"ms": 1e3 * statistics.median(values), "min_ms": 1e3 * min(values), "n": len(values)}
+    return rows
+
+
+def _warm_up(way: Callable[[], Any], device: torch.device) -> dict[str, Any]:
+    """Call three times (compile, capture, settle); return the set-up time, peak memory and engine."""
+    row: dict[str, Any] = {}
+    started = time.perf_counter()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+    try:
+        for _ in range(3 if device.type == "cuda" else 1):
+            timed(way, device)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"[:300]}
+    if device.type == "cuda":
+        row["peak_mib"] = (torch.cuda.max_memory_allocated(device) - before) / 2**20
+    row["set_up_s"] = time.perf_counter() - started
+    engine = getattr(getattr(way, "calibration", None), "engine", None)
+    if engine is not None:
+        row["engine"] = engine.name
+        row["notes"] = [engine.reason, *engine.notes] if engine.reason or engine.notes else []
+    return row
+
+
+def matmul_peak(device: torch.device, dtype: torch.dtype) -> float:
+    """Return the best rate of a matrix product seen, in operations a second."""
+    n = 8192 if device.type == "cuda" else 1024
+    a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+    timed(lambda: a @ b, device)
+    return 2 * n**3 / min(timed(lambda: a @ b, device) for _ in range(10))
+
+
+def cases(device: torch.device, quick: bool) -> list[tuple[str, int, int]]:
+    """(architecture, width, batch): full size on a GPU, a quarter of the width on a CPU."""
+    width = 64 if device.type == "cuda" else 16
+    if quick:
+        return [("resnet18", width, 64)]
+    if device.type == "cpu":
+        sizes = {"resnet18": (1, 64, 200), "resnet50": (1, 64), "vit_small": (1, 64)}
+    else:
+        sizes = dict.fromkeys(("resnet18", "resnet50", "vit_small"), (1, 64, 200))
+    return [(name, width, batch) for name, batches in sizes.items() for batch in batches]
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Return the hardware and versions that figures belong to."""
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    return {
+        "device": gpu or f"{_cpu_name()}, {torch.get_num_threads()} threads",
+        "bfloat16": likes_bfloat16(device),
+        "clock": "CPU time of the one thread" if one_thread(device) else "wall time",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "sicl": sicl.__version__,
+        "variants": f"{VARIANTS} style + {VARIANTS} content",
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure all cases."""
+    device = torch.device(options.device)
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = True
+    dtype = torch.bfloat16 if likes_bfloat16(device) else torch.float32
+    peak = matmul_peak(device, dtype)
+    result: dict[str, Any] = {"environment": environment(device), "peak_tflops": peak / 1e12, "cases": []}
+    todo = cases(device, options.quick)
+    started = time.perf_counter()
+    for number, (arch, width, batch) in enumerate(todo):
+        left = options.seconds - (time.perf_counter() - started)
+        names = [*SPECS, *(COMPILED if options.compile else ())] if options.all else list(SPECS)[:5]
+        record: dict[str, Any] = {"arch": arch, "width": width, "batch": batch}
+        try:
+            case = Case(arch, width, batch, device)
+            seconds, operations = case.floor(peak)
+            record |= {"floor_ms": 1e3 * seconds, "gflop": operations / 1e9}
+            record["rows"] = measure(case, names, max(2.0, left / (len(todo) - number)))
+        except Exception as error:
+            record["error"] = f"{type(error).__name__}: {error}"[:300]
+        result["cases"].append(record)
+        print(table(record), file=sys.stderr, flush=True)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    return result
+
+
+def table(record: dict[str, Any]) -> str:
+    """Return one case as a Markdown table."""
+    title = f"**{record['arch']}, width {record['width']}, batch {record['batch']}**"
+    if "rows" not in record:
+        return f"{title}: failed ({record['error']})\n"
+    rows = record["rows"]
+    base = {name: rows.get(name, {}).get("ms") for name in ("naive", "tent step")}
+    lines = [
+        f"{title} (floor {record['floor_ms']:.2f} ms, {record['gflop']:.0f} GFLOP)",
+        "",
+        "| way | ms | x naive | of a TENT step | of the floor | peak MiB | engine |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, row in rows.items():
+        if "error" in row:
+            lines.append(f"| {name} | failed: {row['error'][:80]} | | | | | |")
+            continue
+        ms = row["ms"]
+        faster = f"{base['naive'] / ms:.1f}" if base["naive"] else ""
+        step = f"{ms / base['tent step']:.2f}" if base["tent step"] else ""
+        share = f"{100 * record['floor_ms'] / ms:.0f} %" if name in ("naive", *SPECS, *COMPILED) else ""
+        share = "" if "adaptive" in name else share
+        memory = f"{row['peak_mib']:.0f}" if "peak_mib" in row else ""
+        lines.append(
+            f"| {name} | {ms:.2f} | {faster} | {step} | {share} | {memory} | {row.get('engine', '')} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """Return a whole result as Markdown."""
+    facts = ", ".join(f"{key} {value}" for key, value in result["environment"].items())
+    head = f"{facts}; matrix product peak {result['peak_tflops']:.2f} TFLOP/s.\n"
+    return "\n".join([head, *(table(record) for record in result["cases"])])
+
+
+def main() -> None:
+    """Measure and print, or print a result that was saved."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="ResNet-18 with batch 64 only")
+    parser.add_argument("--all", action="store_true", help="every engine, not only the ones `auto` chooses")
+    parser.add_argument("--compile", action="store_true", help="with --all: torch.compile too (minutes)")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seconds", type=float, default=150.0, help="about how long to measure")
+    parser.add_argument("--json", type=Path, help="write the result there")
+    parser.add_argument("--markdown", type=Path, help="print this result instead of measuring")
+    options = parser.parse_args()
+    if options.markdown:
+        print(markdown(json.loads(options.markdown.read_text())))
+        return
+    result = run(options)
+    if options.json:
+        part = options.json.with_suffix(".part")
+        part.write_text(json.dumps(result, indent=1) + "\n")
+        part.replace(options.json)
+    print(markdown(result))
+
+
+if __name__ == "__main__":
+    main()
