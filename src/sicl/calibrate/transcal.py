@@ -36,7 +36,8 @@ class TransCal(Calibrator):
             larger than the batch is the batch alone.
         source_samples: the most labelled source samples to use (drawn at random if there are more); they go
             through the current network, as it predicts, at every refit.
-        penalty: of the logistic regression (scikit-learn's 1 / C).
+        penalty: of the logistic regression (scikit-learn's 1 / C). The authors' 1.0 is for some 60,000 features;
+            relative to the sum over our 2,000 that is 0.03.
         head: the module whose input are the features; "auto" is the last linear layer called.
         batch_size: of the passes over source data.
         seed: of the draw of source samples.
@@ -58,7 +59,7 @@ class TransCal(Calibrator):
     every: int = 10
     window: int = 1024
     source_samples: int = 1000
-    penalty: float = 1.0
+    penalty: float = 0.03
     head: str = "auto"
     batch_size: int = 64
     seed: int = 0
