@@ -27,6 +27,11 @@ def to_uint8(values: Tensor) -> Tensor:
     return values.clamp(0, 255).to(torch.uint8)
 
 
+def divide(values: Tensor, by: float) -> Tensor:
+    """Return `values` / `by`, rounded once: CUDA divides by a plain number through its reciprocal."""
+    return values / torch.full((1,), by, dtype=values.dtype, device=values.device)
+
+
 def smooth(images: Tensor, sigma: float, *, truncate: float = 4.0, mode: str = "nearest") -> Tensor:
     """Return N x H x W x C float64: a Gaussian filter cut at `truncate` deviations.
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sicl.corruptions._constants import Constants
-from sicl.corruptions._filters import centre_zoom, defocus, motion, smooth, to_uint8
+from sicl.corruptions._filters import centre_zoom, defocus, divide, motion, smooth, to_uint8
 from sicl.corruptions._random import Draws
 
 
@@ -37,7 +37,7 @@ def zoom_blur(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
     total = clean.clone()
     for factor in factors:
         total += centre_zoom(clean, float(factor))
-    return to_uint8(total / (len(factors) + 1) + 1e-3)
+    return to_uint8(divide(total, len(factors) + 1) + 1e-3)
 
 
 def glass_blur(images: Tensor, constants: Constants, draws: Draws) -> Tensor:

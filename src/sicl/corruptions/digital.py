@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from io import BytesIO
 
 import numpy as np
@@ -12,10 +13,12 @@ from PIL import Image
 from torch import Tensor
 
 from sicl.corruptions._constants import Constants
-from sicl.corruptions._filters import bilinear, box_resize, smooth, to_uint8
+from sicl.corruptions._filters import bilinear, box_resize, divide, smooth, to_uint8
 from sicl.corruptions._random import Draws
 
 _Bytes = npt.NDArray[np.uint8]
+
+_SMALL_SIDE = 64
 
 
 def brightness(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
@@ -44,7 +47,7 @@ def saturate(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
 def contrast(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
     """Shrink the distance to each channel's mean by the factor `constants[0]`."""
     n_pixels = images.shape[1] * images.shape[2]
-    means = images.sum(dim=(1, 2), keepdim=True, dtype=torch.int64).double() / n_pixels
+    means = divide(images.sum(dim=(1, 2), keepdim=True, dtype=torch.int64).double(), n_pixels)
     return to_uint8((images.double() - means).mul_(constants[0]).add_(means))
 
 
@@ -58,10 +61,11 @@ def pixelate(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
 def jpeg_compression(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
     """Write and read as JPEG of quality `constants[0]`, on the CPU."""
     quality = int(constants[0])
-    with ThreadPoolExecutor(max_workers=max(torch.get_num_threads(), 1)) as pool:
-        coded = list(
-            pool.map(lambda image: _through_jpeg(image, quality), images.cpu().numpy(), chunksize=64)
-        )
+    # coding a small image is mostly interpreter work, which threads only get in the way of
+    n_workers = min(torch.get_num_threads(), 8) if max(images.shape[1:3]) > _SMALL_SIDE else 1
+    with ThreadPoolExecutor(max_workers=n_workers) as pool:
+        run = pool.map if n_workers > 1 else map
+        coded = list(run(partial(_through_jpeg, quality=quality), images.cpu().numpy()))
     return torch.from_numpy(np.stack(coded)).to(images.device)
 
 
@@ -95,8 +99,8 @@ def _affine_places(rows: Tensor, columns: Tensor, reach: float, draws: Draws) ->
     signs = torch.tensor([[1, 1], [1, -1], [-1, -1]], dtype=torch.float64, device=rows.device)
     moves = (draws.uniform(3, 2).double() * 2 - 1) * reach
     corners = middle + half * signs + moves
-    along_y = (corners[:, 0] - corners[:, 1]) / (2 * half)
-    along_x = (corners[:, 1] - corners[:, 2]) / (2 * half)
+    along_y = divide(corners[:, 0] - corners[:, 1], 2 * half)
+    along_x = divide(corners[:, 1] - corners[:, 2], 2 * half)
     origin = corners[:, 2] - along_x * (middle[0] - half) - along_y * (middle[1] - half)
     (a, c), (b, d) = (along_x.unbind(1), along_y.unbind(1))
     scale = (a * d - b * c)[:, None, None]

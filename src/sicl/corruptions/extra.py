@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sicl.corruptions._constants import Constants
-from sicl.corruptions._filters import pad, smooth, to_uint8
+from sicl.corruptions._filters import divide, pad, smooth, to_uint8
 from sicl.corruptions._random import Draws
 
 _WATER = (175.0, 238.0, 238.0)
@@ -101,12 +101,12 @@ def _capped_distance(edges: Tensor) -> Tensor:
 
 def _relief(distance: Tensor) -> Tensor:
     """Return the light and shade of drops: box filter, equalised histogram, emboss, box filter."""
-    near = _shifted(_equalised((_sum(_shifted(distance, "mirror")) / 9).floor()), "mirror")
+    near = _shifted(_equalised(divide(_sum(_shifted(distance, "mirror")), 9).floor()), "mirror")
     embossed = torch.zeros_like(distance)
     for dy in (-1, 0, 1):
         for dx in (-1, 0, 1):
             embossed = embossed + near[dy, dx] * _RELIEF[dy + 1][dx + 1]
-    return (_sum(_shifted(embossed.clamp(0, 255), "mirror")) / 9 + 0.5).floor()
+    return (divide(_sum(_shifted(embossed.clamp(0, 255), "mirror")), 9) + 0.5).floor()
 
 
 def _sum(views: dict[tuple[int, int], Tensor]) -> Tensor:
