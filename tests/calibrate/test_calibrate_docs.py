@@ -37,6 +37,11 @@ def test_the_page_on_selective_prediction_runs(capsys: pytest.CaptureFixture[str
     assert "at half coverage" in capsys.readouterr().out
 
 
+def test_the_calibrators_page_runs() -> None:
+    """Its opening example attaches one calibrator, and a panel with source data."""
+    assert set(_run("calibrators.md")["panel"].calibrations) == {"ts", "transcal"}
+
+
 def test_the_calibrators_page_names_every_calibrator_and_option() -> None:
     """No option of a baseline goes undocumented."""
     from dataclasses import fields

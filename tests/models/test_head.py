@@ -27,7 +27,7 @@ def _vit() -> nn.Module:
 
 
 class HeadFirst(nn.Module):
-    """Defines its head before its body, returns an object with `.logits`, and has a layer it never calls."""
+    """Defines its head before its body, calls it by keyword, and has a layer it never calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,8 @@ class HeadFirst(nn.Module):
         self.unused = nn.Linear(6, 2)
 
     def forward(self, images: Tensor) -> Any:
-        return SimpleNamespace(logits=self.classifier(self.body(images.mean(3).mean(1)[:, :12])))
+        features = self.body(images.mean(3).mean(1)[:, :12])
+        return SimpleNamespace(logits=self.classifier(input=features))
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,11 @@ def _inputs_of(model: nn.Module, name: str) -> Iterator[list[Tensor]]:
             f"{nearest(name, modules)}"
         )
     seen: list[Tensor] = []
-    handle = modules[name].register_forward_pre_hook(lambda _module, args: seen.append(args[0]))
+
+    def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen.append(args[0] if args else next(iter(kwargs.values())))
+
+    handle = modules[name].register_forward_pre_hook(hook, with_kwargs=True)
     try:
         yield seen
     finally:
