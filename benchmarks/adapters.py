@@ -32,6 +32,13 @@ from sicl.types import SourceData
 LIMITS = {"tent / minimal loop": 1.15, "rotta / tent": 4.0, "sotta / tent": 4.0}
 
 
+_ALL_SAMPLES: dict[str, dict[str, Any]] = {
+    "eata": {"margin": 2.0, "similarity": 1.0},
+    "sar": {"margin": 2.0},
+    "sotta": {"threshold": 0.0},
+}
+
+
 def minimal_tent(model: nn.Module) -> Callable[[Tensor], Tensor]:
     """Return TENT in as few lines as it takes: no checks, no state, no observers."""
     model = copy.deepcopy(model).eval().requires_grad_(False)
@@ -55,12 +62,11 @@ def minimal_tent(model: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def contenders(model: nn.Module, images: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
-    """Return the minimal loop and every method, attached; SoTTA keeps every sample, its dearest case."""
+    """Return the minimal loop and every method, attached, in its dearest case: no sample is filtered out."""
     source = SourceData(images, torch.zeros(len(images), dtype=torch.int64))
     steps: dict[str, Callable[[Tensor], Tensor]] = {"minimal loop": minimal_tent(model)}
     for name, method in METHODS.items():
-        changes: dict[str, Any] = {"threshold": 0.0} if name == "sotta" else {}
-        steps[name] = method.for_dataset("demo", **changes).attach(model, source=source)
+        steps[name] = method.for_dataset("demo", **_ALL_SAMPLES.get(name, {})).attach(model, source=source)
     return steps
 
 

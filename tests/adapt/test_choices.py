@@ -170,6 +170,18 @@ def test_rottas_teacher_and_student_share_what_never_moves() -> None:
     assert adapter.network.bn1.running_mean is not adapter.student.bn1.running_mean
 
 
+@pytest.mark.parametrize("name", SPECS)
+def test_a_norm_layer_that_is_never_called_does_no_harm(name: str) -> None:
+    """An auxiliary head's parameters get no gradient and stay as they are."""
+    network = TinyNetwork()
+    network.unused = nn.BatchNorm2d(2)
+    source = sicl.SourceData(tiny_images(8), torch.zeros(8, dtype=torch.int64))
+    adapter = SPECS[name].attach(network, source=source)
+    for seed in range(3):
+        assert torch.isfinite(adapter(tiny_images(8, seed=seed))).all()
+    assert torch.equal(adapter.network.unused.weight, torch.ones(2))
+
+
 @pytest.mark.parametrize("name", ["rotta", "sotta"])
 def test_updates_come_every_so_many_samples_whatever_the_batches(name: str) -> None:
     """A batch of 21 with an update every 8 does two; the leftover counts towards the next."""

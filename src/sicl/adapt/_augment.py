@@ -89,7 +89,7 @@ def _hue(images: Tensor, shift: float) -> Tensor:
     sixths = torch.stack([(green - blue) / safe, 2 + (blue - red) / safe, 4 + (red - green) / safe], dim=1)
     hue = sixths.gather(1, which.unsqueeze(1)) + 6 * shift
     # Channel n of (red, green, blue) is value - chroma * clamp(min(k, 4 - k), 0, 1), k = (n + hue) mod 6.
-    offset = torch.tensor([5.0, 3.0, 1.0], dtype=images.dtype).to(images.device).view(1, 3, 1, 1)
+    offset = torch.arange(5, 0, -2, dtype=images.dtype, device=images.device).view(1, 3, 1, 1)
     k = (offset + hue) % 6
     share = torch.minimum(k, 4 - k).clamp(0.0, 1.0)
     return value.unsqueeze(1) - chroma.unsqueeze(1) * share
@@ -108,7 +108,7 @@ def _affine(images: Tensor, generator: torch.Generator) -> Tensor:
         [cos, sin * aspect, -cos * across - sin * aspect * down],
         [-sin / aspect, cos, sin / aspect * across - cos * down],
     ]
-    matrix = torch.tensor([rows], dtype=images.dtype).to(images.device).expand(n, 2, 3)
+    matrix = torch.tensor([rows], dtype=images.dtype).to(images.device, non_blocking=True).expand(n, 2, 3)
     grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
@@ -116,9 +116,8 @@ def _affine(images: Tensor, generator: torch.Generator) -> Tensor:
 def _blur(images: Tensor, sigma: float) -> Tensor:
     if min(images.shape[2:]) < 3:  # Too small to reflect at the border.
         return images
-    positions = torch.arange(-2, 3, dtype=images.dtype)
-    line = torch.exp(-0.5 * (positions / sigma).square())
-    kernel = (line / line.sum()).to(images.device)
+    positions = torch.arange(-2, 3, dtype=images.dtype, device=images.device)
+    kernel = torch.softmax(-0.5 * (positions / sigma).square(), dim=0)
     channels = images.shape[1]
     padded = F.pad(images, (2, 2, 2, 2), mode="reflect")
     across = F.conv2d(padded, kernel.view(1, 1, 1, 5).expand(channels, 1, 1, 5), groups=channels)

@@ -88,9 +88,8 @@ class Memory(ABC):
             return
         if self._images is None:
             self._images = images.new_zeros(self.capacity, *images.shape[1:])
-        slots = torch.tensor(list(rows), device=images.device)
-        chosen = torch.tensor(list(rows.values()), device=images.device)
-        self._images[slots] = images.detach()[chosen]
+        where = torch.tensor([list(rows), list(rows.values())]).to(images.device, non_blocking=True)
+        self._images.index_copy_(0, where[0], images.detach().index_select(0, where[1]))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the samples and what is known about them."""

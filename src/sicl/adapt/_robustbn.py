@@ -2,12 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sicl.errors import UnsupportedModelError
 from sicl.models.norms import batch_norms
+
+
+class _Normalise(torch.autograd.Function):
+    """(x - m) / sqrt(v + eps) * weight + bias where m and v hold a share alpha of the batch's own statistics.
+
+    Forward and most of the way back are torch's fused evaluation kernels; the statistics' share adds
+    alpha / n * (dL/dm + 2 dL/dv (x - batch mean)), with dL/dm = -w r db and dL/dv = -w r^2 dw / 2.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+        """Normalise; `rest` is (m, v, batch mean, alpha, eps)."""
+        mean, variance, batch_mean, ctx.alpha, ctx.eps = rest
+        ctx.save_for_backward(x, weight, mean, variance, batch_mean)
+        return F.batch_norm(x, mean, variance, weight, bias, training=False, eps=ctx.eps)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x, weight and bias."""
+        x, weight, mean, variance, batch_mean = ctx.saved_tensors
+        dx, dweight, dbias = torch.ops.aten.native_batch_norm_backward(
+            gradients[0], x, weight, mean, variance, None, None, False, ctx.eps, [True, True, True]
+        )
+        share = -ctx.alpha * x.shape[1] / x.numel()
+        inverse = torch.rsqrt(variance + ctx.eps)
+        scaled = share * weight * inverse
+        slope = scaled * inverse * dweight
+        level = scaled * dbias - slope * batch_mean
+        shape = [1, -1] + [1] * (x.ndim - 2)
+        dx = torch.addcmul(dx + level.view(shape).to(dx.dtype), x, slope.view(shape).to(x.dtype))
+        return dx, dweight, dbias, None, None, None, None, None
 
 
 class RobustBatchNorm(_BatchNorm):
@@ -41,18 +75,15 @@ class RobustBatchNorm(_BatchNorm):
         assert self.running_var is not None
         assert self.momentum is not None
         dims = [d for d in range(input.ndim) if d != 1]
-        variance, mean = torch.var_mean(input.to(self.running_mean.dtype), dims, correction=0)
-        mean = torch.lerp(self.running_mean, mean, self.momentum)
-        variance = torch.lerp(self.running_var, variance, self.momentum)
         with torch.no_grad():
-            self.running_mean.copy_(mean)
-            self.running_var.copy_(variance)
-        scale = torch.rsqrt(variance + self.eps)
-        if self.weight is not None:
-            scale = scale * self.weight
-        shift = -mean * scale if self.bias is None else self.bias - mean * scale
-        shape = [1, -1] + [1] * (input.ndim - 2)
-        return torch.addcmul(shift.view(shape).to(input.dtype), input, scale.view(shape).to(input.dtype))
+            variance, mean = torch.var_mean(input.to(self.running_mean.dtype), dims, correction=0)
+            self.running_mean = torch.lerp(self.running_mean, mean, self.momentum)
+            self.running_var = torch.lerp(self.running_var, variance, self.momentum)
+        weight = torch.ones_like(mean) if self.weight is None else self.weight
+        bias = torch.zeros_like(mean) if self.bias is None else self.bias
+        statistics = (self.running_mean, self.running_var, mean)
+        out: Tensor = _Normalise.apply(input, weight, bias, *statistics, self.momentum, self.eps)  # type: ignore[no-untyped-call]
+        return out
 
 
 def swap_batch_norms(network: nn.Module, alpha: float) -> nn.Module:
@@ -61,16 +92,17 @@ def swap_batch_norms(network: nn.Module, alpha: float) -> nn.Module:
     Raises:
         UnsupportedModelError: a batch norm has no running statistics to start from.
     """
+    swapped: dict[nn.Module, RobustBatchNorm] = {}
     for layer in batch_norms(network):
         if layer.running_mean is None or layer.running_var is None:
             raise UnsupportedModelError(
                 f"`Rotta` needs batch norms with running statistics; those of {type(network).__name__} have "
                 "none. Use `Tent()`, which normalises with the batch."
             )
-    if isinstance(network, _BatchNorm):
-        return RobustBatchNorm(network, alpha)
+        swapped[layer] = RobustBatchNorm(layer, alpha)
     for parent in list(network.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, _BatchNorm):
-                setattr(parent, name, RobustBatchNorm(child, alpha))
-    return network
+        # Not `named_children`: it names a layer that is used twice only once.
+        for name, child in parent._modules.items():
+            if child in swapped:
+                parent._modules[name] = swapped[child]
+    return swapped.get(network, network)

@@ -26,17 +26,15 @@ class Sam:
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self._moved = [p for p in parameters if p.grad is not None]
         self._before = [p.clone() for p in self._moved]
-        gradients = [p.grad for p in self._moved]
-        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+        gradients = [p.grad for p in self._moved if p.grad is not None]
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         scale = self.rho / (norm + 1e-12)
-        for parameter, gradient in zip(self._moved, gradients):
-            parameter.add_(gradient * scale)
+        torch._foreach_add_(self._moved, list(torch._foreach_mul(gradients, scale)))
         self.optimizer.zero_grad(set_to_none=True)
 
     @torch.no_grad()
     def descend(self) -> None:
         """Move back, and take the optimizer's step with the gradient found up there."""
-        for parameter, before in zip(self._moved, self._before):
-            parameter.copy_(before)
+        torch._foreach_copy_(self._moved, self._before)
         self._moved, self._before = [], []
         self.optimizer.step()

@@ -102,22 +102,24 @@ class EataAdapter(Learner):
         if self.average is not None:
             cosine = F.cosine_similarity(self.average.unsqueeze(0), probabilities, dim=1)
             keep &= cosine.abs() < self.spec.similarity
-        if not bool(keep.any()):
+        n_kept = int(keep.sum())
+        if n_kept == 0:
             return
-        kept = entropies[keep]
-        loss = (kept * torch.exp(limit - kept.detach())).mean()
-        self.descend(loss + self._tie() if self.fisher else loss)
-        mean = probabilities[keep].mean(dim=0)
+        weights = keep * torch.exp(limit - entropies.detach())
+        self.backward((weights * entropies).sum() / n_kept)
+        self._tie()
+        self.optimizer.step()
+        mean = (probabilities * keep.unsqueeze(1)).sum(dim=0) / n_kept
         self.average = mean if self.average is None else 0.9 * self.average + 0.1 * mean
-        self.count("kept", len(kept))
+        self.count("updates", 1)
+        self.count("kept", n_kept)
 
-    def _tie(self) -> Tensor:
-        """alpha * sum_i F_i (theta_i - theta0_i)^2, the paper's equation 8."""
-        terms = [
-            (weight * (parameter - start).square()).sum()
-            for weight, parameter, start in zip(self.fisher, self.parameters, self.anchor)
-        ]
-        return self.spec.fisher_alpha * torch.stack(terms).sum()
+    @torch.no_grad()
+    def _tie(self) -> None:
+        """Add the gradient of alpha * sum_i F_i (theta_i - theta0_i)^2, the paper's equation 8."""
+        for parameter, weight, start in zip(self.parameters, self.fisher, self.anchor):
+            if parameter.grad is not None:
+                parameter.grad.addcmul_(weight, parameter - start, value=2 * self.spec.fisher_alpha)
 
     def _state(self) -> dict[str, Any]:
         own = {"average": self.average, "anchor": self.anchor, "fisher": self.fisher}
@@ -139,6 +141,7 @@ def fisher_information(
             part = part.to(total[0].device, total[0].dtype)
             logits = logits_of(network(part.clone() if part.is_inference() else part)).float()
             loss = F.cross_entropy(logits, logits.detach().argmax(dim=1))
-            for sum_, gradient in zip(total, torch.autograd.grad(loss, parameters)):
-                sum_ += gradient.square()
+            for sum_, gradient in zip(total, torch.autograd.grad(loss, parameters, allow_unused=True)):
+                if gradient is not None:
+                    sum_ += gradient.square()
     return [sum_ / len(batches) for sum_ in total]

@@ -103,7 +103,7 @@ class RottaAdapter(Learner):
 
     def _learn(self) -> None:
         images = self.memory.images
-        ages = torch.tensor(self.memory.ages, dtype=torch.float32).to(images.device)
+        ages = torch.tensor(self.memory.ages, dtype=torch.float32).to(images.device, non_blocking=True)
         with training(_robust_norms(self.network) + _robust_norms(self.student)):
             with torch.no_grad():
                 targets = self.forward(images).float().softmax(dim=1)
@@ -112,8 +112,7 @@ class RottaAdapter(Learner):
             weights = torch.sigmoid(-ages / self.spec.capacity)
             self.descend(-((targets * logits.log_softmax(dim=1)).sum(dim=1) * weights).mean())
         with torch.no_grad():
-            for follower, learned in zip(self.followers, self.parameters):
-                follower.lerp_(learned, self.spec.nu)
+            torch._foreach_lerp_(tuple(self.followers), tuple(self.parameters), self.spec.nu)
 
     def _state(self) -> dict[str, Any]:
         own = {"student": self.student.state_dict(), "memory": self.memory.state_dict()}
