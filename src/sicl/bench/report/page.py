@@ -52,7 +52,7 @@ from sicl.bench.schema import Record
 DARK = """
   color-scheme: dark;
   --page: #0f1115; --card: #171a20; --ink: #eceef2; --soft: #a4acb9; --faint: #767f8d;
-  --rule: #2a2f38; --grid: #252a32; --band: #1d2128; --accent: #ff6b8f; --accent-soft: #24171d;
+  --rule: #2a2f38; --grid: #252a32; --band: #1d2128; --accent: #ff6b8f;
   --good: #4cc38a; --bad: #ff8a7a; --heat: 244 63 104; --heat-ink: #ffffff;
   --softmax: #9aa3b0; --temperature_scaling: #4db8e0; --mc_dropout: #ab8af0; --transcal: #dcae3c;
   --pseudocal: #4cc38a; --sicl_paper: #ff9a4d; --sicl: #ff5c86; --other: #94a3b8; --shadow: none;
@@ -150,7 +150,7 @@ def _facts(records: Sequence[Record], names: Sequence[str]) -> str:
     best = sorted(mean_winners(means, ece))
     if best:
         value = f"{ece.text(means[best[0]].value)}<small> %</small>"
-        cards.insert(0, _fact(f"Lowest mean ECE: {_names(best)}", value, means[best[0]].over, hero=True))
+        cards.insert(0, _fact(f"Lowest mean ECE: {_names(best)}", value, means[best[0]].over, hero=best[0]))
         wins = _wins(done, names)
         most = max(names, key=lambda name: wins[name])
         value = f"{wins[most]} <small>of {len(done)}</small>"
@@ -163,9 +163,10 @@ def _facts(records: Sequence[Record], names: Sequence[str]) -> str:
     return tag("div", "".join(cards), class_="facts")
 
 
-def _fact(head: str, value: str, note: str, hero: bool = False) -> str:
+def _fact(head: str, value: str, note: str, hero: str = "") -> str:
+    """Return a card; `hero` is the calibrator whose colour it wears."""
     content = tag("span", escape(head)) + tag("b", value) + tag("span", escape(note))
-    return tag("div", content, class_="fact hero" if hero else "fact")
+    return tag("div", content, class_=f"fact hero {colour(hero)}" if hero else "fact")
 
 
 def _names(keys: Sequence[str]) -> str:
