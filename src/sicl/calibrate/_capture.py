@@ -8,32 +8,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sicl.calibrate._variants import Votes
-
 _WARM_UPS = 2
 
 
 class Captured:
-    """A function of tensors, captured as a CUDA graph; calling it copies the inputs in and the votes out.
+    """A function of tensors, captured as a CUDA graph; calling it copies the inputs in.
+
+    The output lives in memory of the graph and is overwritten by the next call of any graph of its pool.
 
     Args:
         function: works on fixed shapes, without looking at values.
         example: inputs to capture with.
+        pool: memory that graphs share; they must run one after the other.
 
     Raises:
         RuntimeError: the function does something that cannot be captured.
     """
 
-    def __init__(self, function: Callable[[list[Tensor]], Votes], example: list[Tensor]) -> None:
-        self._inputs = [_static(tensor) for tensor in example]
-        self._graph, self._votes = _captured(lambda: function(self._inputs))
+    def __init__(self, function: Callable[[list[Tensor]], Any], example: list[Tensor], pool: Any) -> None:
+        self._inputs = [tensor.clone(memory_format=torch.preserve_format) for tensor in example]
+        self._graph, self._output = _captured(lambda: function(self._inputs), pool)
 
-    def __call__(self, inputs: list[Tensor]) -> Votes:
-        """Return the votes of these inputs, in tensors of their own."""
+    def __call__(self, inputs: list[Tensor]) -> Any:
+        """Run on these inputs."""
         for static, value in zip(self._inputs, inputs):
             static.copy_(value)
         self._graph.replay()
-        return Votes(self._votes.hard.clone(), self._votes.soft.clone())
+        return self._output
 
 
 class Replay:
@@ -42,31 +43,37 @@ class Replay:
     Args:
         function: what to do.
         reads: the tensors it reads, as they are now.
+        pool: memory that graphs share.
     """
 
-    def __init__(self, function: Callable[[], None], reads: Callable[[], list[Tensor]]) -> None:
-        self._function, self._reads = function, reads
+    def __init__(self, function: Callable[[], Any], reads: Callable[[], list[Tensor]], pool: Any) -> None:
+        self._function, self._reads, self._pool = function, reads, pool
         self._graph: Any = None
         self._addresses: tuple[int, ...] = ()
-        self._possible = True
+        self.problem = ""
 
     def __call__(self) -> None:
         """Do it."""
         addresses = tuple(tensor.data_ptr() for tensor in self._reads())
-        if self._possible and addresses != self._addresses:
+        if not self.problem and addresses != self._addresses:
             try:
-                self._graph, _ = _captured(self._function)
+                self._graph, _ = _captured(self._function, self._pool)
                 self._addresses = addresses
-            except Exception:
-                # Not capturable (a cast on the host, say): it runs as it is, which is only slower.
-                self._possible = False
-        if self._possible:
-            self._graph.replay()
-        else:
+            except Exception as error:
+                # It runs as it is then, which is only slower.
+                self.problem = str(error)
+        if self.problem:
             self._function()
+        else:
+            self._graph.replay()
 
 
-def _captured(function: Callable[[], Any]) -> tuple[Any, Any]:
+def new_pool(device: torch.device) -> Any:
+    """Return memory for graphs to share (None where there are no graphs)."""
+    return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+
+
+def _captured(function: Callable[[], Any], pool: Any) -> tuple[Any, Any]:
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream), torch.no_grad():
@@ -74,11 +81,6 @@ def _captured(function: Callable[[], Any]) -> tuple[Any, Any]:
             function()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
+    with torch.no_grad(), torch.cuda.graph(graph, pool=pool):
         out = function()
     return graph, out
-
-
-def _static(tensor: Tensor) -> Tensor:
-    """A copy at an address of its own, with the same layout."""
-    return tensor.clone(memory_format=torch.preserve_format)

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 
-from sicl.calibrate._capture import Captured, Replay
+from sicl.calibrate._capture import Captured, Replay, new_pool
 from sicl.calibrate._variants import Variants, Votes, vote
 from sicl.models.fused import FusedSuffix
 from sicl.models.split import Split
@@ -41,7 +41,9 @@ class FastPasses:
         self._suffixes: OrderedDict[Hashable, FusedSuffix | None] = OrderedDict()
         self._captures: OrderedDict[Hashable, Captured | None] = OrderedDict()
         self._fresh: set[int] = set()
-        self._prepared: dict[int, Replay] = {}
+        self._prepared: dict[Hashable, Replay] = {}
+        self._clean: Tensor | None = None
+        self._pool = new_pool(images.device)
         self._used = "twin"
 
     @property
@@ -64,9 +66,28 @@ class FastPasses:
                 self._refresh_twin()
                 self.twin.record(base)
             else:
-                self._prepare(suffix)
-                suffix(base)
+                self._record(suffix, base)
         return base
+
+    def _record(self, suffix: FusedSuffix, base: Tensor) -> None:
+        """Take over the network and the clean batch's statistics."""
+        if not self._captures_graphs(base.device):
+            suffix.prepare()
+            suffix(base)
+            return
+        if self._clean is None or self._clean.shape != base.shape:
+            self._clean = base.clone(memory_format=torch.preserve_format)
+            self._prepared.pop("record", None)
+        clean = self._clean.copy_(base)
+
+        def both() -> None:
+            suffix.prepare()
+            suffix(clean)
+
+        self._prepared.setdefault("record", Replay(both, suffix.live_tensors, self._pool))()
+
+    def _captures_graphs(self, device: torch.device) -> bool:
+        return device.type == "cuda" and self.way in ("auto", "graph", "compile")
 
     def verify(self, features: Tensor, logits: Tensor) -> None:
         """Raise `CannotTwin` unless resuming the clean features gives the network's own logits, nearly."""
@@ -78,7 +99,7 @@ class FastPasses:
 
     def vote(self, variants: Variants, features: Tensor, labels: Tensor) -> Votes:
         """Make the variants, resume them, and count; as one captured graph from the second time on."""
-        if features.device.type != "cuda" or self.way not in ("auto", "graph", "compile"):
+        if not self._captures_graphs(features.device):
             return vote(variants, features, labels, self._resume)
         tensors = [features, labels, *variants.tensors()]
         key = (type(variants), *(tuple(t.shape) for t in tensors))
@@ -97,7 +118,8 @@ class FastPasses:
         if captured is None:
             return vote(variants, features, labels, self._resume)
         self._used = "graph"
-        return captured(tensors)
+        votes = captured(tensors)
+        return Votes(votes.hard.clone(), votes.soft.clone())
 
     def _capture(
         self, variants: Variants, features: Tensor, labels: Tensor, suffix: FusedSuffix
@@ -106,7 +128,7 @@ class FastPasses:
             return vote(variants.with_tensors(tensors[2:]), tensors[0], tensors[1], lambda x, _n: suffix(x))
 
         try:
-            return Captured(step, [features, labels, *variants.tensors()])
+            return Captured(step, [features, labels, *variants.tensors()], self._pool)
         except Exception as error:
             self.way = "fused"
             self.notes.append(f"no CUDA graph: {error}")
@@ -150,12 +172,11 @@ class FastPasses:
         if id(suffix) in self._fresh:
             return
         self._fresh.add(id(suffix))
-        if self.way not in ("auto", "graph", "compile") or suffix.device.type != "cuda":
+        if self._captures_graphs(suffix.device):
+            replay = Replay(suffix.prepare, suffix.live_tensors, self._pool)
+            self._prepared.setdefault(id(suffix), replay)()
+        else:
             suffix.prepare()
-            return
-        if id(suffix) not in self._prepared:
-            self._prepared[id(suffix)] = Replay(suffix.prepare, suffix.live_tensors)
-        self._prepared[id(suffix)]()
 
     def _refresh_twin(self) -> None:
         if id(self.twin) not in self._fresh:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from sicl.models.kernels import Kernels, kernels_for
+from sicl.models.fusion import fuse_convolutions, fuse_norms
+from sicl.models.kernels import kernels_for
 from sicl.models.stubs import forwards_restored
 from sicl.models.twin import CannotTwin, NormCall, Slot, Twin
 
-_ATEN = torch.ops.aten
-_RELUS = (_ATEN.relu.default, _ATEN.relu_.default)
-_ADDS = (_ATEN.add.Tensor, _ATEN.add_.Tensor)
+_CONVOLUTION = torch.ops.aten.convolution.default
+_MUCH_SLOWER = 1.1
 
 
 class FusedSuffix:
@@ -42,6 +43,7 @@ class FusedSuffix:
         self.device, self.compiled = features.device, False
         self.notes: list[str] = []
         self._folds: list[Fold] = []
+        self._grouped: dict[Any, Slot] = {}
         try:
             self.module = _traced(twin, features, groups)
             self._slots = self._replace_norms()
@@ -88,14 +90,32 @@ class FusedSuffix:
         except Exception as error:
             raise CannotTwin(f"the traced network does not run ({error})") from error
         try:
-            self._call = _compiled(plain) if compiled else _with_fused_kernels(plain, self.device)
+            fused = self._call = _compiled(plain) if compiled else self._with_fused_kernels()
             off = float((self(features) - expected).abs().max())
             if not off <= 0.1 * float(expected.abs().max()) + 1e-3:
                 raise RuntimeError(f"logits differ by {off:.3g}")
+            if self.device.type == "cuda" and not compiled:
+                ratio = _milliseconds(fused, features) / _milliseconds(plain, features)
+                self.notes.append(f"fused kernels take {ratio:.2f} of the plain ones' time")
+                if ratio > _MUCH_SLOWER:
+                    self._call = plain
             self.compiled = compiled
         except Exception as error:
             self._call = plain
             self.notes.append(f"no {'compiled' if compiled else 'fused'} kernels: {error}")
+
+    def _with_fused_kernels(self) -> fx.GraphModule:
+        """A module with the same tensors, whose convolutions and norms do what follows them."""
+        kernels = kernels_for(self.device)
+        if kernels is None:
+            return self.module
+        graph = fx.Graph()
+        graph.output(graph.graph_copy(self.module.graph, {}))
+        fuse_convolutions(graph, kernels)
+        if kernels.norm is not None:
+            fuse_norms(graph, self._grouped, self.groups, kernels.norm)
+        graph.eliminate_dead_code()
+        return fx.GraphModule(self.module, graph)
 
     @torch.no_grad()
     def __call__(self, features: Tensor) -> Tensor:
@@ -109,7 +129,7 @@ class FusedSuffix:
             slot = self.twin.slots[index]
             slots.append(slot)
             fixed = not slot.batchwise or (self.twin.frozen and not self.records)
-            if fixed and before.target is _ATEN.convolution.default and len(before.users) == 1:
+            if fixed and before.target is _CONVOLUTION and len(before.users) == 1:
                 self._folds.append(Fold(self.module, self.twin, before, slot, len(self._folds)))
                 node.replace_all_uses_with(before)
             else:
@@ -126,6 +146,8 @@ class FusedSuffix:
                 return slot.fixed(x)
             return slot.recording(x) if self.records else slot.grouped(x, self.groups)
 
+        if not fixed and not self.records:
+            self._grouped[norm] = slot
         return norm
 
 
@@ -168,69 +190,20 @@ class Fold:
         self.bias.copy_(shift + bias[0].float() * self.slot.scale if bias else shift)
 
 
+def _milliseconds(function: Callable[[Tensor], Tensor], features: Tensor) -> float:
+    """The shortest of a few runs on a GPU."""
+    times = []
+    for _ in range(4):
+        torch.cuda.synchronize(features.device)
+        started = time.perf_counter()
+        function(features)
+        torch.cuda.synchronize(features.device)
+        times.append(time.perf_counter() - started)
+    return 1e3 * min(times)
+
+
 def _compiled(module: fx.GraphModule) -> Callable[[Tensor], Tensor]:
     return torch.compile(module, dynamic=False)
-
-
-def _with_fused_kernels(module: fx.GraphModule, device: torch.device) -> fx.GraphModule:
-    """A module with the same tensors, whose convolutions do what follows them."""
-    kernels = kernels_for(device)
-    if kernels is None:
-        return module
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
-    _fuse(graph, kernels)
-    graph.eliminate_dead_code()
-    return fx.GraphModule(module, graph)
-
-
-def _fuse(graph: fx.Graph, kernels: Kernels) -> None:
-    """Let convolutions do the ReLU, or the addition and the ReLU, that follow them."""
-    for node in list(graph.nodes):
-        if node.target not in _RELUS:
-            continue
-        before = node.args[0]
-        if _is_convolution(before) and len(before.users) == 1:
-            _replace(graph, node, before, kernels.relu, before.args)
-        elif isinstance(before, fx.Node) and before.target in _ADDS and len(before.users) == 1:
-            pair = _addition(before)
-            if pair is not None:
-                convolution, other = pair
-                _replace(graph, node, before, kernels.add_relu, (*convolution.args, other))
-                graph.erase_node(convolution)
-
-
-def _is_convolution(node: Any) -> bool:
-    """A plain 2-D convolution with a bias, as the fused kernels want it."""
-    return (
-        isinstance(node, fx.Node)
-        and node.target is _ATEN.convolution.default
-        and node.args[2] is not None
-        and len(node.args[3]) == 2  # type: ignore[arg-type]
-        and not node.args[6]
-    )
-
-
-def _addition(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
-    """(convolution, other) if the sum has a convolution that is used nowhere else."""
-    left, right = node.args[:2]
-    if node.kwargs or not isinstance(left, fx.Node) or not isinstance(right, fx.Node) or left is right:
-        return None
-    if left.meta["val"].shape != right.meta["val"].shape:
-        return None
-    for convolution, other in ((left, right), (right, left)):
-        if _is_convolution(convolution) and len(convolution.users) == 1:
-            return convolution, other
-    return None
-
-
-def _replace(graph: fx.Graph, node: fx.Node, before: fx.Node, function: Any, args: tuple[Any, ...]) -> None:
-    with graph.inserting_before(node):
-        new = graph.call_function(function, args)
-    new.meta = dict(node.meta)
-    node.replace_all_uses_with(new)
-    graph.erase_node(node)
-    graph.erase_node(before)
 
 
 def _value(module: nn.Module, node: Any) -> Tensor:

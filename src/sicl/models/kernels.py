@@ -1,4 +1,4 @@
-"""Convolutions with a fused end (ReLU, or addition and ReLU) where a backend has them."""
+"""Convolutions and norms with a fused end (ReLU, or addition and ReLU) where a backend has them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sicl.models.triton_norm import AVAILABLE, grouped_norm
+
 
 @dataclass(frozen=True)
 class Kernels:
-    """Both take the arguments of `aten.convolution`; `add_relu` takes what is added as one more.
+    """Convolutions take the arguments of `aten.convolution`, and what is added as one more.
 
     Args:
         relu: relu(convolution).
         add_relu: relu(convolution + other).
+        norm: batch norm of stacked batches, as `sicl.models.triton_norm.grouped_norm`; None if there is none.
     """
 
     relu: Callable[..., Tensor]
     add_relu: Callable[..., Tensor]
+    norm: Callable[..., Tensor] | None = None
 
 
 def kernels_for(device: torch.device) -> Kernels | None:
     """Return the kernels of a device, or None if it has none."""
     if device.type == "cuda" and torch.backends.cudnn.is_available():  # type: ignore[no-untyped-call]
-        return Kernels(_cudnn_relu, _cudnn_add_relu)
+        return Kernels(_cudnn_relu, _cudnn_add_relu, grouped_norm if AVAILABLE else None)
     if device.type == "cpu" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return Kernels(_onednn_relu, _onednn_add_relu)
     return None
