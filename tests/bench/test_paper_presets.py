@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from pathlib import Path
+from xml.etree.ElementTree import fromstring
 
 import pytest
 from own_parts import TINY
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from sicl.bench.executors import Settings
 from sicl.bench.paper import CORRUPTIONS
+from sicl.bench.paper.charts import chart
 from sicl.bench.paper.figures import sheets
 from sicl.bench.paper.presets import CALIBRATORS, PRESETS, Choice
 from sicl.bench.paper.sheets import Sheet, number, pivot
@@ -173,3 +175,13 @@ def test_sheets_are_written_with_gaps_where_there_is_nothing() -> None:
     assert sheet.to_csv() == "row,a,b\none,1.0,\ntwo,0.012345,123.456\n"
     assert "| one | 1.0 | - |" in sheet.to_markdown()
     assert [number(value) for value in (0.0, 0.01234, 12.34)] == ["0.0", "0.0123", "12.3"]
+
+
+def test_sheets_are_drawn_as_lines_or_bars() -> None:
+    """Rows that are numbers make lines, names make bars; every column has its colour, gaps stay gaps."""
+    lines = chart(Sheet("s", "By severity", "severity", ("a", "b"), (("1", (1.0, 2.0)), ("5", (3.0, None)))))
+    assert lines.count("<polyline") == 2
+    bars = chart(Sheet("s", "A & B", "method", ("a", "b"), (("tent", (1.0, -2.0)), ("<sar>", (3.0, None)))))
+    assert bars.count("<title>") == 3
+    for drawing in (lines, bars):
+        assert fromstring(drawing).tag.endswith("svg")

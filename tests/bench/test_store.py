@@ -32,17 +32,17 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     assert load_records(tmp_path) == [outcome.record]
 
 
-def test_missing_cells_are_those_without_a_complete_record(tmp_path: Path) -> None:
+def test_done_cells_are_those_with_a_complete_record(tmp_path: Path) -> None:
     """Failed cells count as done unless asked for; wanted predictions must be there too."""
     store = Store(tmp_path)
     store.write(CELL, failed())
-    assert store.missing([CELL], predictions=False, retry_failed=False) == []
-    assert store.missing([CELL], predictions=False, retry_failed=True) == [CELL]
+    assert list(store.done([CELL], predictions=False, retry_failed=False)) == [CELL.id]
+    assert not store.done([CELL], predictions=False, retry_failed=True)
     store.write(CELL, run_cell(CELL))
-    assert store.missing([CELL], predictions=False, retry_failed=True) == []
-    assert store.missing([CELL], predictions=True, retry_failed=False) == [CELL]
+    assert list(store.done([CELL], predictions=False, retry_failed=True)) == [CELL.id]
+    assert not store.done([CELL], predictions=True, retry_failed=False)
     store.write(CELL, run_cell(CELL, predictions=True))
-    assert store.missing([CELL], predictions=True, retry_failed=False) == []
+    assert list(store.done([CELL], predictions=True, retry_failed=False)) == [CELL.id]
 
 
 def test_a_damaged_record_is_named_not_skipped(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_damaged_record_is_named_not_skipped(tmp_path: Path) -> None:
     store.write(CELL, failed())
     store.path(CELL).write_text(store.path(CELL).read_text()[:40])
     with pytest.raises(DataError, match=f"{CELL.id}.*Remove the file"):
-        store.missing([CELL], predictions=False, retry_failed=False)
+        store.done([CELL], predictions=False, retry_failed=False)
 
 
 def test_two_runs_cannot_write_into_one_folder(tmp_path: Path) -> None:

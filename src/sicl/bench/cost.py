@@ -33,7 +33,7 @@ CALIBRATOR_PASSES = {"softmax": 0, "temperature_scaling": 0, "mc_dropout": 20, "
 ADAPTIVE = 20
 """Passes of SICL that chooses their number itself."""
 
-GIGAFLOPS_A_SECOND = {"cpu": 40.0, "cuda": 15_000.0}
+GIGAFLOPS_A_SECOND = {"cpu": 150.0, "cuda": 30_000.0}
 """What small batches reach: one core of a server, and one data-centre GPU."""
 
 
@@ -57,7 +57,7 @@ class Cost:
 
 
 def estimate(plan: Plan) -> Cost:
-    """Return what a plan costs: right to a factor of three or so, good enough to choose a machine."""
+    """Return what a plan costs: a rough guide, good enough to choose a machine."""
     images, passes, gigaflops = 0, 0.0, 0.0
     for cell in plan.cells:
         n = cell_images(cell)

@@ -112,6 +112,16 @@ def declared_kind(path: str) -> Kind:
     return Kind(path, options, needs_source)
 
 
+def function_source(path: str, name: str) -> str:
+    """Return the code of a method of a `sicl` class, without comments and layout."""
+    module, _, owner = path.partition(":")
+    for node in ast.walk(_tree(module)):
+        if isinstance(node, ast.ClassDef) and node.name == owner:
+            found = [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == name]
+            return ast.unparse(found[0]) if found else ""
+    raise LookupError(f"{module} has no class {owner}.")
+
+
 def imported_kind(path: str, spec: type) -> Kind:
     """Return a class that is already imported, as its fields declare it."""
     options = {}

@@ -169,7 +169,7 @@ def _spec(
 def _with_seed(entry: Entry, seed: int, preset: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return what a spec object is made from; its `seed` is the cell's unless the plan sets it."""
     assert entry.kind is not None
-    # A calibrator's preset is a function of its class, so it is kept by name, with what is set on top.
+    # A calibrator's preset is a function of its class: it is kept by name, its code and defaults in the hash.
     by_name = entry.preset is not None and preset is None
     options = dict(entry.options) if by_name else {**entry.complete(), **(preset or {}), **entry.options}
     if "seed" in entry.kind.options or entry.name == "noisy":
@@ -179,5 +179,6 @@ def _with_seed(entry: Entry, seed: int, preset: Mapping[str, Any] | None = None)
         "label": entry.label,
         "class": entry.kind.path,
         "preset": entry.preset,
+        **({"basis": registry.preset_basis(entry.kind, str(entry.preset))} if by_name else {}),
         "options": options,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import re
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from sicl.bench.declared import Kind, declared_kind, imported_kind, literal, registry
+from sicl.bench.declared import Kind, declared_kind, function_source, imported_kind, literal, registry
 from sicl.data.load import DATASETS
 from sicl.errors import OptionError, nearest
 
@@ -142,6 +143,19 @@ def preset_options(kind: Kind, dataset: str, preset: str, architecture: str) -> 
     name = kind.path.partition(":")[2]
     found: dict[str, Any] = _method_presets().preset_options(name, dataset, preset, architecture)
     return found
+
+
+@cache
+def _preset_basis(path: str, preset: str) -> str:
+    kind = declared_kind(path)
+    defaults = {name: repr(option.default) for name, option in kind.options.items()}
+    code = function_source(path, preset)
+    return hashlib.sha256(f"{defaults} {code}".encode()).hexdigest()[:12]
+
+
+def preset_basis(kind: Kind, preset: str) -> str:
+    """Return a hash of what a preset of a `sicl` class is made from: its code and the class's defaults."""
+    return _preset_basis(kind.path, preset)
 
 
 @cache

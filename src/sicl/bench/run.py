@@ -73,6 +73,9 @@ def run_cell(
     except Exception as error:
         # A cell must never vanish from an average: whatever happened is kept as its result.
         reason = str(error) if isinstance(error, SiclError) else f"{type(error).__name__}: {error}"
+        if shelf.device.type == "cuda":
+            # Other workers may share the GPU: what a cell that ran out of memory held is theirs again.
+            torch.cuda.empty_cache()
         details = {
             "spec": dict(cell.spec),
             "environment": {**environment(shelf.device), "traceback": traceback.format_exc(limit=-4)},

@@ -6,8 +6,11 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from sicl.bench.cell import Cell
 from sicl.bench.executors import Event, Executor, Finished, Settings, make_executor
+from sicl.bench.executors.base import Emit
 from sicl.bench.executors.processes import Processes
 from sicl.bench.plan import Plan
 from sicl.bench.schema import Record
@@ -56,26 +59,29 @@ def run_plan(
         on_start: told how many cells will run, and how many the plan has.
     """
     store, chosen = Store(folder), settings or Settings()
-    runner = executor or make_executor()
     with store.locked():
         store.clean()
         store.write_plan(plan)
-        missing = store.missing(plan.cells, predictions=chosen.predictions, retry_failed=retry_failed)
+        done = store.done(plan.cells, predictions=chosen.predictions, retry_failed=retry_failed)
+        missing = [cell for cell in plan.cells if cell.id not in done]
         if on_start is not None:
             on_start(len(missing), len(plan))
-        own_cache = chosen.cache is None and isinstance(runner, Processes)
-        if own_cache:
-            chosen = replace(chosen, cache=str(store.folder.absolute() / CACHE))
 
         def emit(event: Event) -> None:
             if isinstance(event, Finished):
-                store.write(event.cell, event.outcome)
+                done[event.cell.id] = Record.from_json(store.write(event.cell, event.outcome))
             if watch is not None:
                 watch(event)
 
         if missing:
-            runner.run(missing, chosen, emit)
-        if own_cache:
-            shutil.rmtree(store.folder / CACHE, ignore_errors=True)
-    records = [store.read(cell) for cell in plan.cells]
-    return Result(tuple(record for record in records if record is not None), len(missing))
+            _run(executor or make_executor(), missing, chosen, emit, store.folder / CACHE)
+    return Result(tuple(done[cell.id] for cell in plan.cells), len(missing))
+
+
+def _run(executor: Executor, cells: list[Cell], settings: Settings, emit: Emit, cache: Path) -> None:
+    """Run cells; processes share made images through a folder that goes when all is done."""
+    if settings.cache is not None or not isinstance(executor, Processes):
+        executor.run(cells, settings, emit)
+        return
+    executor.run(cells, replace(settings, cache=str(cache.absolute())), emit)
+    shutil.rmtree(cache, ignore_errors=True)

@@ -56,20 +56,24 @@ class Store:
                 f"`{path}` cannot be read: {error} Remove the file to run its cell again."
             ) from error
 
-    def write(self, cell: Cell, outcome: Outcome) -> None:
-        """Keep a cell's predictions, then its record: a record that is there is complete."""
+    def write(self, cell: Cell, outcome: Outcome) -> str:
+        """Keep a cell's predictions, then its record: a record that is there is complete. Returns its text."""
         if outcome.predictions is not None:
             write_atomic(self.predictions_path(cell), outcome.predictions)
-        write_atomic(self.path(cell), outcome.record.to_json())
+        text = outcome.record.to_json()
+        write_atomic(self.path(cell), text)
+        return text
 
-    def missing(self, cells: Iterable[Cell], *, predictions: bool, retry_failed: bool) -> list[Cell]:
-        """Return the cells that are still to be run."""
-        return [cell for cell in cells if not self._is_done(cell, predictions, retry_failed)]
+    def done(self, cells: Iterable[Cell], *, predictions: bool, retry_failed: bool) -> dict[str, Record]:
+        """Return the records, by cell id, of the cells that need not be run."""
+        found = ((cell, record) for cell in cells if (record := self.read(cell)) is not None)
+        return {
+            cell.id: record
+            for cell, record in found
+            if self._is_enough(cell, record, predictions, retry_failed)
+        }
 
-    def _is_done(self, cell: Cell, predictions: bool, retry_failed: bool) -> bool:
-        record = self.read(cell)
-        if record is None:
-            return False
+    def _is_enough(self, cell: Cell, record: Record, predictions: bool, retry_failed: bool) -> bool:
         if record.status == "failed":
             return not retry_failed
         return not predictions or self.predictions_path(cell).is_file()

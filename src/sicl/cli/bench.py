@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
+
+if TYPE_CHECKING:
+    from sicl.bench.plan import Plan
+    from sicl.bench.runner import Result
 
 HELP = {
     "plan": "The plan, a TOML file; see docs/benchmark.md.",
@@ -41,6 +46,49 @@ RetryFailed = Annotated[bool, typer.Option("--retry-failed", help=HELP["retry_fa
 DryRun = Annotated[bool, typer.Option("--dry-run", help=HELP["dry_run"])]
 
 
+@dataclass(frozen=True)
+class Launch:
+    """How the command line wants a plan to be run; its options one by one."""
+
+    data: Path | None
+    device: str
+    executor: str | None
+    workers: int | None
+    address: str | None
+    gpus: float | None
+    cpus: float
+    retries: int
+    threads: int | None
+    predictions: bool
+    cache: Path | None
+    retry_failed: bool
+
+    def run(self, plan: Plan, folder: Path) -> Result:
+        """Run a plan under a live display."""
+        from sicl.bench.executors import make_executor
+        from sicl.bench.live import run_live
+
+        executor = make_executor(
+            self.executor,
+            workers=self.workers,
+            address=self.address,
+            gpus=self.gpus,
+            cpus=self.cpus,
+            retries=self.retries,
+        )
+        return run_live(
+            plan,
+            folder,
+            executor=executor,
+            data=self.data,
+            device=self.device,
+            threads=self.threads,
+            predictions=self.predictions,
+            cache=self.cache,
+            retry_failed=self.retry_failed,
+        )
+
+
 def bench(
     plan: Annotated[Path, typer.Argument(help=HELP["plan"])],
     out: Out = None,
@@ -62,26 +110,14 @@ def bench(
 
     A run can be stopped or killed at any moment; the same command goes on where it stopped.
     """
-    from sicl.bench.executors import make_executor
-    from sicl.bench.live import find_own_modules, run_live, show_plan
+    from sicl.bench.live import find_own_modules, show_plan
     from sicl.bench.plan import load_plan
 
+    where = (data, device, executor, workers, address, gpus, cpus, retries, threads, predictions, cache)
     find_own_modules(plan.parent)
     loaded = load_plan(plan)
     if dry_run:
         show_plan(loaded)
         return
-    result = run_live(
-        loaded,
-        out or Path("runs") / loaded.name,
-        executor=make_executor(
-            executor, workers=workers, address=address, gpus=gpus, cpus=cpus, retries=retries
-        ),
-        data=data,
-        device=device,
-        threads=threads,
-        predictions=predictions,
-        cache=cache,
-        retry_failed=retry_failed,
-    )
+    result = Launch(*where, retry_failed).run(loaded, out or Path("runs") / loaded.name)
     raise typer.Exit(1 if result.failed else 0)

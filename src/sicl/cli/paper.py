@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -16,6 +17,7 @@ from sicl.cli.bench import (
     DryRun,
     ExecutorName,
     Gpus,
+    Launch,
     Out,
     Predictions,
     Retries,
@@ -84,42 +86,30 @@ def run(
     dry_run: DryRun = False,
 ) -> None:
     """Run a table or figure, and put our numbers beside the paper's."""
-    from sicl.bench.executors import make_executor
-    from sicl.bench.live import run_live, show_plan
+    where = (data, device, executor, workers, address, gpus, cpus, retries, threads, predictions, cache)
+    narrow = {"datasets": datasets, "models": models, "methods": methods, "corruptions": corruptions}
+    lists = {key: _split(text) for key, text in narrow.items()}
+    size = {"seeds": _numbers(seeds), "n": n, "batch_size": batch_size}
+    choice = {"weights": weights, "quick": quick, **lists, **size}
+    _run(name, choice, out, Launch(*where, retry_failed), dry_run)
+
+
+def _run(name: str, options: dict[str, Any], out: Path | None, launch: Launch, dry_run: bool) -> None:
+    from sicl.bench.live import show_plan
     from sicl.bench.paper.presets import PRESETS, Choice
-    from sicl.bench.paper.show import show_preset
     from sicl.errors import require_choice
 
     require_choice(PRESETS, name=name)
-    choice = Choice(
-        weights=weights,
-        datasets=_split(datasets),
-        models=_split(models),
-        methods=_split(methods),
-        corruptions=_split(corruptions),
-        seeds=_numbers(seeds),
-        n=n,
-        batch_size=batch_size,
-        quick=quick,
-    )
-    plan = PRESETS[name].plan(name, choice)
+    preset = PRESETS[name]
+    plan = preset.plan(name, Choice(**options))
     if dry_run:
         show_plan(plan)
         return
+    from sicl.bench.paper.show import show_preset
+
     folder = out or Path("runs") / plan.name
-    result = run_live(
-        plan,
-        folder,
-        executor=make_executor(
-            executor, workers=workers, address=address, gpus=gpus, cpus=cpus, retries=retries
-        ),
-        data=data,
-        device=device,
-        threads=threads,
-        predictions=predictions or PRESETS[name].predictions,
-        cache=cache,
-        retry_failed=retry_failed,
-    )
+    launch = replace(launch, predictions=launch.predictions or preset.predictions)
+    result = launch.run(plan, folder)
     show_preset(name, result.records, folder)
     raise typer.Exit(1 if result.failed else 0)
 

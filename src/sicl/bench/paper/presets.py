@@ -119,13 +119,18 @@ def _model(name: str, datasets: Sequence[str], choice: Choice, methods: list[str
         return {"name": "demo", "load": "demo"}
     require_choice((*ARCHITECTURES, "demo"), models=name)
     clean = [item.partition(":")[0].removesuffix("-c") for item in datasets]
-    load = {item: IMAGENET[name] if item == "imagenet" else _weights(item, name, choice) for item in clean}
+    load = {item: _weights(item, name, choice) for item in clean}
     limits = {"methods": [method for method in methods if method in VIT_METHODS]} if name == "vit" else {}
     return {"name": name, "load": load, **limits}
 
 
 def _weights(dataset: str, model: str, choice: Choice) -> str:
-    """Return the weights' path, with `{seed}` where there is one file a seed."""
+    """Return the weights' path, with `{seed}` where there is one file a seed; for ImageNet a library's else."""
+    found = (
+        list(choice.weights.glob(f"{dataset}-{ARCHITECTURES[model]}*.safetensors")) if choice.weights else []
+    )
+    if dataset == "imagenet" and not found:
+        return IMAGENET[model]
     if choice.weights is None:
         raise OptionError(
             f"`weights` must be the folder with {dataset}-{ARCHITECTURES[model]}-seed0.safetensors and so on; make "
@@ -170,8 +175,9 @@ def _noisy(corruptions: list[str], choice: Choice) -> list[dict[str, Any]]:
     return [{"name": "noisy", "ood": other, "corruptions": corruptions, **_limit(choice, "n")}]
 
 
-def _sicl(label: str, **options: Any) -> dict[str, Any]:
-    return {"name": "sicl", "label": label, **options}
+def _style(label: str, **options: Any) -> dict[str, Any]:
+    """Return the printed style votes without the relaxation, which hides everything else on a healthy model."""
+    return {"name": "sicl_paper", "label": label, "relaxation": "none", **options}
 
 
 def _probes(kind: str, *names: str) -> tuple[dict[str, Any], ...]:
@@ -179,14 +185,20 @@ def _probes(kind: str, *names: str) -> tuple[dict[str, Any], ...]:
 
 
 _VARIANTS = (5, 10, 15, 20, 30, 40)
+_STAGES = ("layer1", "layer2", "layer3", "layer4")
 _FIGURE6 = (
-    _sicl("sicl"),
-    _sicl("mean only", components="mean"),
-    _sicl("std only", components="std"),
-    _sicl("mixstyle", style="mixstyle"),
-    _sicl("relaxation none", relaxation="none"),
-    _sicl("relaxation printed", relaxation="printed"),
-    *(_sicl(f"N = {n}", variants=n, content_variants=n) for n in _VARIANTS if n != 20),
+    "sicl_paper",
+    _style("style votes"),
+    _style("mean only", components="mean"),
+    _style("std only", components="std"),
+    _style("mixstyle", style="mixstyle"),
+    {"name": "sicl_paper", "label": "style votes, guard", "relaxation": "guard"},
+    *(_style(f"style votes, N = {n}", variants=n) for n in _VARIANTS if n != 20),
+    "sicl",
+    {"name": "sicl", "label": "sicl, no mirror", "members": ["style", "content"]},
+    {"name": "sicl", "label": "sicl, no content", "members": ["style", "mirror"]},
+    {"name": "sicl", "label": "sicl, no style", "members": ["content", "mirror"]},
+    {"name": "sicl", "label": "sicl, no guard", "relaxation": "none"},
 )
 _SOTTA_SICL = {"name": "sotta", "label": "sotta+sicl", "confidence": "sicl"}
 
@@ -234,7 +246,10 @@ PRESETS: dict[str, Preset] = {
     ),
     "layer": Preset(
         title="SICL after each residual stage",
-        calibrators=tuple(_sicl(f"layer{i}", layer=f"layer{i}") for i in (1, 2, 3, 4)),
+        calibrators=(
+            *(_style(f"style votes, {name}", layer=name) for name in _STAGES),
+            *({"name": "sicl", "label": f"sicl, {name}", "layer": name} for name in _STAGES),
+        ),
     ),
     "ood": Preset(
         title="OOD detection: AUROC by corruption category on the noisy stream, TENT",
