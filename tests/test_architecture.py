@@ -39,7 +39,9 @@ def _imported_rooms(path: Path) -> set[str]:
     return rooms & set(FLOOR)
 
 
-@pytest.mark.parametrize("path", [f for f in FILES if _room(f) in FLOOR], ids=lambda p: str(p.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path", [f for f in FILES if _room(f) in FLOOR], ids=lambda p: str(p.relative_to(PACKAGE))
+)
 def test_a_room_imports_only_from_its_own_floor_or_below(path: Path) -> None:
     """types, errors <- models, perturb, corruptions, metrics <- adapt, calibrate, data, streams <- bench <- cli."""
     above = {room for room in _imported_rooms(path) if FLOOR[room] > FLOOR[_room(path)]}

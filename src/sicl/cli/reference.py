@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
-import click
 import typer
 
 from sicl.cli import app
@@ -19,24 +19,24 @@ Written by `python -m sicl.cli.reference docs/cli.md`; `make test` fails when it
 def reference() -> str:
     """Return the Markdown of every command, its arguments and its options."""
     root = typer.main.get_command(app)
-    return HEADER + "".join(_section(command, path) for path, command in _walk(root, "sicl")) + ""
+    return HEADER + "".join(_section(command, path) for path, command in _walk(root, "sicl"))
 
 
-def _walk(command: click.Command, path: str) -> list[tuple[str, click.Command]]:
+def _walk(command: Any, path: str) -> list[tuple[str, Any]]:
     found = [(path, command)]
     for name, child in sorted(getattr(command, "commands", {}).items()):
         found.extend(_walk(child, f"{path} {name}"))
     return found
 
 
-def _section(command: click.Command, path: str) -> str:
+def _section(command: Any, path: str) -> str:
     help_text = (command.help or "").replace("[bold]", "`").replace("[/bold]", "`").split("\f")[0].strip()
     rows = [row for row in map(_row, command.params) if row]
     table = ("\n| option | meaning | default |\n| --- | --- | --- |\n" + "".join(rows)) if rows else ""
     return f"\n## `{path}`\n\n{help_text}\n{table}"
 
 
-def _row(parameter: click.Parameter) -> str:
+def _row(parameter: Any) -> str:
     if getattr(parameter, "hidden", False):
         return ""
     names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))

@@ -1,0 +1,96 @@
+"""Notice when adaptation has collapsed, and fall back on the network as it was attached."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sicl.adapt import Moment
+from sicl.calibrate._base import predicted_probability
+from sicl.calibrate._memory import Recent
+from sicl.models.norms import norm_layers
+from sicl.models.split import logits_of
+
+EVERY = 4
+"""While all is well the guard looks at every fourth batch only: collapse takes many updates."""
+WINDOW = 192
+"""How many recent predictions the two networks are compared on."""
+HEALTHY, COLLAPSED = 0.8, 0.4
+"""The share of the attached network's effective classes at which the guard begins to act, and acts alone."""
+
+
+class Guard:
+    """Compares the adapted network's predictions with those of the network as it was attached.
+
+    A collapsed network predicts few classes where the attached one, with the same norm statistics, predicts
+    many. A stream that really holds few classes narrows both, so the ratio stays near one.
+
+    Args:
+        network: at attachment; its norm layers' affine parameters (and whatever has gradients on) are kept.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network = network
+        affine = {id(p) for _, module in norm_layers(network) for p in module.parameters(recurse=False)}
+        kept = {n: p for n, p in network.named_parameters() if id(p) in affine or p.requires_grad}
+        self._start = {name: parameter.detach().clone() for name, parameter in kept.items()}
+        self._versions = {name: parameter._version for name, parameter in kept.items()}
+        self._adapted, self._attached = Recent(WINDOW), Recent(WINDOW)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the recent predictions."""
+        self._adapted.clear()
+        self._attached.clear()
+        self._batches, self._level = 0, 0.0
+
+    def relax(self, confidence: Tensor, moment: Moment, labels: Tensor, signals: dict[str, Tensor]) -> Tensor:
+        """Return the confidence, moved toward the attached network's as far as adaptation has collapsed."""
+        due = self._batches % EVERY == 0 or self._level > 0
+        self._batches += 1
+        if not due or not self._moved():
+            signals["collapse"] = torch.tensor(self._level, device=confidence.device)
+            return confidence
+        attached = logits_of(torch.func.functional_call(self.network, self._start, (moment.images,)))
+        n_classes = attached.shape[1]
+        self._adapted.add(labels)
+        self._attached.add(attached.argmax(dim=1))
+        level = collapse(self._adapted.values(), self._attached.values(), n_classes)
+        self._level = float(level)
+        signals["collapse"], signals["attached"] = level, predicted_probability(attached, labels)
+        return (1 - level) * confidence + level * signals["attached"]
+
+    def _moved(self) -> bool:
+        """Whether any kept parameter was written to since attachment (a version count: no look at values)."""
+        parameters = dict(self.network.named_parameters())
+        return any(parameters[name]._version != version for name, version in self._versions.items())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the recent predictions and the level of collapse."""
+        return {
+            "adapted": self._adapted.state_dict(),
+            "attached": self._attached.state_dict(),
+            "batches": self._batches,
+            "level": self._level,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state that `state_dict` gave."""
+        self._adapted.load_state_dict(state["adapted"])
+        self._attached.load_state_dict(state["attached"])
+        self._batches, self._level = state["batches"], state["level"]
+
+
+def effective_classes(labels: Tensor, n_classes: int) -> Tensor:
+    """Return exp(entropy) of the labels' histogram: how many classes are really in use."""
+    share = torch.bincount(labels, minlength=n_classes).float() / len(labels)
+    effective: Tensor = torch.special.entr(share).sum().exp()
+    return effective
+
+
+def collapse(adapted: Tensor, attached: Tensor, n_classes: int) -> Tensor:
+    """Return 0 while the adapted labels use nearly as many classes as the attached ones, up to 1 if far fewer."""
+    ratio = effective_classes(adapted, n_classes) / effective_classes(attached, n_classes)
+    return ((HEALTHY - ratio) / (HEALTHY - COLLAPSED)).clamp(0.0, 1.0)
