@@ -32,19 +32,30 @@ from sicl.models.cifar import ARCHITECTURES
 from sicl.models.split import Split
 
 VARIANTS = 20
-SPECS: dict[str, dict[str, Any]] = {
-    "sicl batch": {"norm": "batch"},
-    "sicl frozen": {"norm": "frozen"},
-    "sicl batch adaptive": {"norm": "batch", "variants": "adaptive"},
-    "sicl frozen adaptive": {"norm": "frozen", "variants": "adaptive"},
-    "sicl frozen float32": {"norm": "frozen", "precision": "float32"},
-    "sicl batch twin": {"norm": "batch", "engine": "twin"},
-    "sicl frozen fused": {"norm": "frozen", "engine": "fused"},
-    "sicl plain": {"norm": "batch", "engine": "plain"},
+FORTY: dict[str, Any] = {
+    "members": ("style",),
+    "relaxation": "printed",
+    "variants": VARIANTS,
+    "content_variants": VARIANTS,
 }
-COMPILED = {
-    "sicl batch compile": {"norm": "batch", "engine": "compile"},
-    "sicl frozen compile": {"norm": "frozen", "engine": "compile"},
+SPECS: dict[str, dict[str, Any]] = {
+    "sicl default": {},
+    "sicl default adaptive": {"variants": "adaptive"},
+    "sicl 20+20 frozen": {**FORTY, "norm": "frozen"},
+    "sicl 20+20 batch": {**FORTY, "norm": "batch"},
+    "sicl adaptive frozen": {**FORTY, "norm": "frozen", "variants": "adaptive"},
+    "sicl adaptive batch": {**FORTY, "norm": "batch", "variants": "adaptive"},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "sicl 20+20 frozen, float32": {**FORTY, "norm": "frozen", "precision": "float32"},
+    "sicl 20+20 batch, twin": {**FORTY, "norm": "batch", "engine": "twin"},
+    "sicl 20+20 frozen, twin": {**FORTY, "norm": "frozen", "engine": "twin"},
+    "sicl 20+20 frozen, fused": {**FORTY, "norm": "frozen", "engine": "fused"},
+    "sicl 20+20 batch, plain": {**FORTY, "norm": "batch", "engine": "plain"},
+}
+COMPILED: dict[str, dict[str, Any]] = {
+    "sicl 20+20 frozen, compile": {**FORTY, "norm": "frozen", "engine": "compile"},
+    "sicl 20+20 batch, compile": {**FORTY, "norm": "batch", "engine": "compile"},
 }
 
 
@@ -82,9 +93,9 @@ class Case:
             "naive": Naive(self.adapter, self.images, self.moment.logits),
             "mc dropout 20": self._calibration(sicl.McDropout(passes=20)),
         }
-        specs = {**SPECS, **COMPILED}
+        specs = {**SPECS, **OTHERS, **COMPILED}
         for name in names:
-            out[name] = self._calibration(sicl.SICL(**{**default_signals(), **specs[name]}))
+            out[name] = self._calibration(sicl.SICL(**specs[name]))
         return out
 
     def _calibration(self, spec: Any) -> Callable[[], Any]:
@@ -98,11 +109,6 @@ class Case:
             split.resume(features, norm="batch")
         operations = counter.get_total_flops() / 2 * self.batch * 2 * VARIANTS
         return operations / peak, operations
-
-
-def default_signals() -> dict[str, Any]:
-    """The paper's numbers of variants, always all of them."""
-    return {"variants": VARIANTS, "content_variants": VARIANTS, "relaxation": "printed"}
 
 
 class Calibrate:
@@ -265,6 +271,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     device = torch.device(options.device)
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.benchmark = options.tune
     dtype = torch.bfloat16 if likes_bfloat16(device) else torch.float32
     peak = matmul_peak(device, dtype)
     result: dict[str, Any] = {"environment": environment(device), "peak_tflops": peak / 1e12, "cases": []}
@@ -272,7 +279,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     started = time.perf_counter()
     for number, (arch, width, batch) in enumerate(todo):
         left = options.seconds - (time.perf_counter() - started)
-        names = [*SPECS, *(COMPILED if options.compile else ())] if options.all else list(SPECS)[:5]
+        names = [*SPECS, *(OTHERS if options.all else ()), *(COMPILED if options.compile else ())]
         record: dict[str, Any] = {"arch": arch, "width": width, "batch": batch}
         try:
             case = Case(arch, width, batch, device)
@@ -308,8 +315,7 @@ def table(record: dict[str, Any]) -> str:
         ms = row["ms"]
         faster = f"{base['naive'] / ms:.1f}" if base["naive"] else ""
         step = f"{ms / base['tent step']:.2f}" if base["tent step"] else ""
-        share = f"{100 * record['floor_ms'] / ms:.0f} %" if name in ("naive", *SPECS, *COMPILED) else ""
-        share = "" if "adaptive" in name else share
+        share = f"{100 * record['floor_ms'] / ms:.0f} %" if name == "naive" or "20+20" in name else ""
         memory = f"{row['peak_mib']:.0f}" if "peak_mib" in row else ""
         lines.append(
             f"| {name} | {ms:.2f} | {faster} | {step} | {share} | {memory} | {row.get('engine', '')} |"
@@ -331,7 +337,8 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="ResNet-18 with batch 64 only")
     parser.add_argument("--all", action="store_true", help="every engine, not only the ones `auto` chooses")
-    parser.add_argument("--compile", action="store_true", help="with --all: torch.compile too (minutes)")
+    parser.add_argument("--compile", action="store_true", help="torch.compile too (minutes)")
+    parser.add_argument("--tune", action="store_true", help="let cuDNN time its algorithms (cudnn.benchmark)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seconds", type=float, default=150.0, help="about how long to measure")
     parser.add_argument("--json", type=Path, help="write the result there")

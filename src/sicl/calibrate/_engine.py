@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sicl.calibrate._fast import FastPasses
-from sicl.calibrate._variants import Resume, Variants, Votes, joined, vote
+from sicl.calibrate._variants import GivenVariants, Resume, Variants, Votes, joined, vote
 from sicl.errors import InputError, require_choice, require_positive
 from sicl.models.split import Split
 from sicl.models.twin import CannotTwin
@@ -95,6 +95,15 @@ class Engine:
         features = self.split.run(images)[0] if frozen else self.split.features(images)
         self._base = features
         return features
+
+    def view(self, images: Tensor) -> Variants:
+        """Return another view of the last batch (a mirrored one, say) as one variant of it."""
+        assert self._base is not None
+        images = images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
+        features = self.split.features_of_view(images)
+        if self._fast is not None:
+            features = self._fast.cast(features)
+        return GivenVariants(features.unsqueeze(0))
 
     def _choose(self, images: Tensor) -> None:
         self._fast, self.reason, self._chosen = None, "", True

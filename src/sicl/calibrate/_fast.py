@@ -57,8 +57,7 @@ class FastPasses:
 
     def begin(self, features: Tensor) -> Tensor:
         """Take over the network as it stands; return the features to make variants of."""
-        layout = torch.channels_last if features.ndim == 4 else torch.contiguous_format
-        base = features.to(self.dtype, memory_format=layout)
+        base = self.cast(features)
         self._fresh.clear()
         if self.twin.records_first:
             suffix = self._suffix(base, 1, records=True)
@@ -68,6 +67,11 @@ class FastPasses:
             else:
                 self._record(suffix, base)
         return base
+
+    def cast(self, features: Tensor) -> Tensor:
+        """Return features in the compute dtype, channels last."""
+        layout = torch.channels_last if features.ndim == 4 else torch.contiguous_format
+        return features.to(self.dtype, memory_format=layout)
 
     def _record(self, suffix: FusedSuffix, base: Tensor) -> None:
         """Take over the network and the clean batch's statistics."""

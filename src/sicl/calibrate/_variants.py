@@ -99,6 +99,31 @@ class ContentVariants:
 
 
 @dataclass(frozen=True)
+class GivenVariants:
+    """Features computed elsewhere, such as those of the mirrored images: V x (features' shape)."""
+
+    features: Tensor
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def part(self, start: int, stop: int) -> GivenVariants:
+        return GivenVariants(self.features[start:stop])
+
+    def of_rows(self, rows: Tensor) -> GivenVariants:
+        return GivenVariants(self.features[:, rows])
+
+    def make(self, features: Tensor) -> Tensor:
+        return self.features.flatten(0, 1).to(features.dtype)
+
+    def tensors(self) -> list[Tensor]:
+        return [self.features]
+
+    def with_tensors(self, tensors: list[Tensor]) -> GivenVariants:
+        return GivenVariants(*tensors)
+
+
+@dataclass(frozen=True)
 class Votes:
     """What V variants say about N predicted labels.
 

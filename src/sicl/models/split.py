@@ -89,8 +89,14 @@ class Split:
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
         """Return the features at the cut and stop there; enough for `resume` with "batch" norms."""
-        self._ensure_checked(images)
+        out = self.features_of_view(images)
         self.statistics, self._images = {}, images
+        return out
+
+    @torch.no_grad()
+    def features_of_view(self, images: Tensor) -> Tensor:
+        """Return the features of another view of the last batch (a mirrored one, say), which stays the last."""
+        self._ensure_checked(images)
         with protected_statistics(self.network), self._at_point(_stop_with):
             try:
                 self.network(images)
