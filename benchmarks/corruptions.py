@@ -110,6 +110,7 @@ def main() -> None:
     parser.add_argument("--cifar10", type=Path)
     parser.add_argument("--reference", type=Path)
     parser.add_argument("--weights", type=Path)
+    parser.add_argument("--only", nargs="+", choices=CORRUPTIONS, default=CORRUPTIONS, metavar="NAME")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--speed-images", type=int, default=10_000)
     parser.add_argument("--threads", type=int, default=2)
@@ -130,9 +131,10 @@ def main() -> None:
             "\n| corruption | kind | mean abs difference | mean % | deviation % | energy % | acc ours | theirs | ok |"
         )
         print("|---|---|---|---|---|---|---|---|---|")
-        for name in CORRUPTIONS:
+        for name in options.only:
             print(agreement(name, options.reference, images, labels, model, options.seed), flush=True)
-    report_speed(torch.tensor(images[: options.speed_images], device=options.device))
+    if options.speed_images > 0:
+        report_speed(torch.tensor(images[: options.speed_images], device=options.device))
 
 
 def report_speed(images: torch.Tensor) -> None:
