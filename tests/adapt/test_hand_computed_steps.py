@@ -11,7 +11,7 @@ import torch
 from adapt_networks import TinyNetwork, tiny_images
 from torch import Tensor
 
-from sicl.adapt import BatchNorm, Eata, Rotta, Sar, Sotta, Source, Tent
+from sicl.adapt import Adapter, BatchNorm, Eata, Rotta, Sar, Sotta, Source, Tent
 from sicl.types import Prediction, SourceData
 
 EPS = 1e-5
@@ -70,6 +70,13 @@ def same(network: torch.nn.Module, expected: Affine) -> None:
     torch.testing.assert_close(network.norm.bias.detach(), expected.bias.detach(), rtol=1e-5, atol=1e-6)
 
 
+def same_gradients(adapter: Adapter, *gradients: Tensor) -> None:
+    """The first step of Adam hides a gradient's size; its first moment is a tenth of the gradient."""
+    state = adapter.optimizer.state_dict()["state"]
+    for i, gradient in enumerate(gradients):
+        torch.testing.assert_close(state[i]["exp_avg"], 0.1 * gradient, rtol=1e-4, atol=1e-7)
+
+
 def test_source_predicts_with_running_statistics() -> None:
     """The source model normalises with what training left."""
     images = tiny_images()
@@ -92,6 +99,7 @@ def test_tent_takes_one_adam_step_on_the_mean_entropy() -> None:
     adapter = Tent(lr=0.02).attach(TinyNetwork())
     torch.testing.assert_close(adapter(images), logits.detach())
     same(adapter.network, affine.moved(first_adam_step(weight, 0.02), first_adam_step(bias, 0.02)))
+    same_gradients(adapter, weight, bias)
 
 
 def eata_limit(logits: Tensor) -> float:
@@ -218,11 +226,13 @@ def test_rotta_teaches_the_student_and_the_teacher_follows(monkeypatch: pytest.M
     age = torch.tensor([4.0, 3.0, 2.0, 1.0]) / 4
     timely = torch.exp(-age) / (1 + torch.exp(-age))
     loss = (-(targets * said).sum(dim=1) * timely).mean()
-    steps = [first_adam_step(g, lr) for g in student.gradients(loss)]
+    gradients = student.gradients(loss)
+    steps = [first_adam_step(g, lr) for g in gradients]
 
     adapter = Rotta(lr=lr, alpha=alpha, nu=nu, capacity=4, update_every=4).attach(TinyNetwork())
     torch.testing.assert_close(adapter(images), teacher.logits(images, mean, variance).detach())
     same(adapter.student, student.moved(*steps))
+    same_gradients(adapter, *gradients)
     same(adapter.network, teacher.moved(*(nu * step for step in steps)))
     expected_mean, expected_variance = robust(images)
     torch.testing.assert_close(adapter.network.norm.running_mean, expected_mean)
@@ -247,13 +257,13 @@ def test_the_robust_norms_gradient_flows_through_the_batchs_share() -> None:
     torch.testing.assert_close(images.grad, again.grad)
 
 
-def sotta_step(images: Tensor, *, lr: float, rho: float) -> Affine:
+def sotta_step(images: Tensor, *, lr: float, rho: float) -> tuple[Affine, tuple[Tensor, Tensor]]:
     start = Affine.start()
     weight, bias = start.gradients(entropies(start.on_batch(images)).mean())
     norm = torch.sqrt((weight**2).sum() + (bias**2).sum())
     up = start.moved(rho * weight / norm, rho * bias / norm)
     gradients = up.gradients(entropies(up.on_batch(images)).mean())
-    return start.moved(*(first_adam_step(g, lr) for g in gradients))
+    return start.moved(*(first_adam_step(g, lr) for g in gradients)), gradients
 
 
 def test_sotta_learns_from_the_confident_samples_only() -> None:
@@ -267,7 +277,9 @@ def test_sotta_learns_from_the_confident_samples_only() -> None:
     adapter = Sotta(lr=0.02, rho=0.3, threshold=threshold, update_every=6).attach(TinyNetwork())
     torch.testing.assert_close(adapter(images), logits)
     assert len(sure) == len(adapter.memory) == adapter.counters["kept"] == 3
-    same(adapter.network, sotta_step(sure, lr=0.02, rho=0.3))
+    expected, gradients = sotta_step(sure, lr=0.02, rho=0.3)
+    same(adapter.network, expected)
+    same_gradients(adapter, *gradients)
     batch_mean, batch_variance = sure.mean(dim=(0, 2, 3)), sure.var(dim=(0, 2, 3), unbiased=True)
     for _ in range(2):
         mean, variance = 0.8 * mean + 0.2 * batch_mean, 0.8 * variance + 0.2 * batch_variance
@@ -296,4 +308,6 @@ def test_sotta_can_filter_with_any_calibrators_confidence() -> None:
     spec = Sotta(lr=0.02, rho=0.3, threshold=0.5, update_every=6, confidence=FixedConfidence(trusted))
     adapter = spec.attach(TinyNetwork())
     adapter(images)
-    same(adapter.network, sotta_step(images[[0, 2, 5]], lr=0.02, rho=0.3))
+    expected, gradients = sotta_step(images[[0, 2, 5]], lr=0.02, rho=0.3)
+    same(adapter.network, expected)
+    same_gradients(adapter, *gradients)
