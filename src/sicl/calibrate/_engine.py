@@ -53,7 +53,8 @@ class EngineOptions:
 class Engine:
     """Votes of variants, batch by batch: `features = begin(images)`, then `collect(variants, labels)`.
 
-    `name` says which way runs, `reason` why not a faster one.
+    `name` says which way runs, `reason` why not a faster one, `rows_sent` how many variants of samples it
+    has computed so far.
 
     Args:
         split: the live network, cut.
@@ -63,6 +64,7 @@ class Engine:
     def __init__(self, split: Split, options: EngineOptions) -> None:
         self.split, self.options = split, options
         self.reason = ""
+        self.rows_sent = 0
         self._fast: FastPasses | None = None
         self._chosen = False
         self._base: Tensor | None = None
@@ -158,6 +160,7 @@ class Engine:
                 self._make_do_with_less(error, n * len(labels))
                 continue
             start += n
+        self.rows_sent += len(variants) * len(labels)
         return joined(done)
 
     def _part(self, variants: Variants, labels: Tensor, rows: Tensor | None) -> Votes:
