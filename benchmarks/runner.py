@@ -17,10 +17,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+
+import torch
+from rich.console import Console
+
+from sicl.bench.cell import Cell
+from sicl.bench.executors import Finished, Settings
+from sicl.bench.executors.base import Emit
+from sicl.bench.executors.processes import Processes
+from sicl.bench.live import show_summary
+from sicl.bench.plan import load_plan
+from sicl.bench.report import write_report
+from sicl.bench.run import Outcome, resolve, run_cell
+from sicl.bench.runner import run_plan
+from sicl.bench.shelf import Shelf
+from sicl.bench.store import Store
+from sicl.calibrate import Panel
+from sicl.streams import ImageCache, make_stream
 
 THOUSAND = """
 datasets = ["demo"]
@@ -53,50 +70,44 @@ def timed(function: Callable[[], object], clock: Callable[[], float] = time.perf
     return clock() - start
 
 
+class Warm:
+    """This process as an executor, with what the bare loop has loaded already."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.shelf = shelf
+
+    def run(self, cells: Sequence[Cell], settings: Settings, emit: Emit) -> None:
+        """Run the cells with progress, as `Inline` does."""
+        for cell in cells:
+            emit(Finished(cell, 0, run_cell(cell, self.shelf, on_batch=lambda progress: None)))
+
+
 def overhead(n: int, repeats: int) -> dict[str, float]:
     """Compare cells through the runner with the bare loop over the same batches, in turns."""
-    from sicl.bench.executors import Settings
-    from sicl.bench.plan import load_plan
-    from sicl.bench.run import Shelf, resolve
-    from sicl.bench.runner import run_plan
-    from sicl.calibrate import Panel
-    from sicl.streams import ImageCache, make_stream
-
-    plan = load_plan(plan_table(1, n))
-    spec = plan.cells[0].spec
-    shelf = Shelf()
-    model, _ = shelf.model("demo", {})
-    dataset = shelf.dataset("demo", "test")
-    cache = ImageCache()
-    stream = make_stream(spec["stream"]["name"], **spec["stream"]["options"]).open(dataset, cache=cache)
+    plan, shelf = load_plan(plan_table(1, n)), Shelf()
+    spec, dataset = plan.cells[0].spec, shelf.dataset("demo", "test")
+    stream = make_stream(spec["stream"]["name"], **spec["stream"]["options"]).open(
+        dataset, cache=ImageCache()
+    )
 
     def bare() -> None:
         method, calibrators = resolve(spec)
-        panel = Panel(calibrators, method.attach(model))
+        panel = Panel(calibrators, method.attach(shelf.model("demo", {})[0]))
         for batch in stream:
             panel(batch.images)
 
-    class Warm:
-        """This process, with what the bare loop has loaded already."""
-
-        def run(self, cells, settings, emit):  # type: ignore[no-untyped-def]
-            from sicl.bench.executors import Finished
-            from sicl.bench.run import run_cell
-
-            for cell in cells:
-                emit(Finished(cell, 0, run_cell(cell, shelf, on_batch=lambda progress: None)))
-
     def through() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            run_plan(plan, folder, executor=Warm(), settings=Settings())
+            run_plan(plan, folder, executor=Warm(shelf))
 
     bare(), through()
-    # CPU seconds: other programs on the machine cannot change them.
+    # CPU seconds, and the least of several: other programs on the machine only ever add to them.
     pairs = [(timed(bare, time.process_time), timed(through, time.process_time)) for _ in range(repeats)]
+    least = [min(column) for column in zip(*pairs)]
     return {
-        "bare_cpu_s": median(a for a, _ in pairs),
-        "runner_cpu_s": median(b for _, b in pairs),
-        "overhead_percent": 100 * median(b / a - 1 for a, b in pairs),
+        "bare_cpu_s": least[0],
+        "runner_cpu_s": least[1],
+        "overhead_percent": 100 * (least[1] / least[0] - 1),
     }
 
 
@@ -114,14 +125,6 @@ def start(repeats: int) -> dict[str, float]:
 
 def report(repeats: int) -> dict[str, float]:
     """Time reading 1,050 records (seven calibrators each) and writing the report."""
-    from rich.console import Console
-
-    from sicl.bench.live import show_summary
-    from sicl.bench.plan import load_plan
-    from sicl.bench.report import write_report
-    from sicl.bench.run import Outcome, run_cell
-    from sicl.bench.runner import run_plan
-    from sicl.bench.store import Store
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.toml"
@@ -152,11 +155,6 @@ def report(repeats: int) -> dict[str, float]:
 
 def workers(cells: int, n: int) -> dict[str, float]:
     """Compare one and two worker processes, start-up included, one thread each."""
-    from sicl.bench.executors import Settings
-    from sicl.bench.executors.processes import Processes
-    from sicl.bench.plan import load_plan
-    from sicl.bench.runner import run_plan
-
     plan, rates = load_plan(plan_table(cells, n)), {}
     for count in (1, 2):
         with tempfile.TemporaryDirectory() as folder:
@@ -185,8 +183,6 @@ def main() -> None:
         "workers": lambda: workers(options.cells, options.n),
     }
     chosen = [options.only] if options.only else list(parts)
-    import torch
-
     out: dict[str, object] = {name: parts[name]() for name in chosen}
     out["hardware"] = f"{platform.machine()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}"
     out["versions"] = f"Python {platform.python_version()}, torch {torch.__version__}"
