@@ -21,6 +21,7 @@ SPECS: dict[str, Calibrator] = {
     "transcal": TransCal(every=2, window=16),
     "pseudocal": PseudoCal(window=16),
     "sicl": SICL(variants=2, content_variants=2),
+    "sicl, as printed": SICL.paper(variants=2, content_variants=2),
 }
 """Every calibrator, set to be cheap."""
 

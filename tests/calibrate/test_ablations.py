@@ -24,7 +24,7 @@ def _variant_statistics(**changes: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]
     adapter = sicl.BatchNorm().attach(small_net())
     # The plain engine runs the modules themselves, so a hook sees the variants.
     exact: dict[str, Any] = {"engine": "plain", "precision": "float32", "style_scale": 1.0, **changes}
-    spec = sicl.SICL(variants=1, content_variants=0, relaxation="none", layer="layer1", **exact)
+    spec = sicl.SICL(members=("style",), variants=1, relaxation="none", layer="layer1", **exact)
     calibration = spec.calibration(adapter)
     seen: list[Tensor] = []
     # What enters the next stage: in a clean pass the features, in a resumed one the variant.
@@ -81,20 +81,19 @@ def test_each_ablation_changes_the_style_votes(changes: dict[str, Any]) -> None:
     assert not torch.equal(out.signals["style_invariance"], plain.signals["style_invariance"])
 
 
-def test_the_content_ensemble_is_a_signal() -> None:
-    """Content perturbation as the ensemble: other votes than the style's, whatever the relaxation."""
-    out = _out()
+def test_the_content_ensemble_is_a_signal_and_can_be_the_confidence() -> None:
+    """Content perturbation as the ensemble: other votes than the style's, alone or beside them."""
+    out = _out(members=("style", "content"))
     assert not torch.equal(out.signals["content_invariance"], out.signals["style_invariance"])
-    assert torch.equal(
-        _out(relaxation="printed").signals["content_invariance"], out.signals["content_invariance"]
-    )
+    alone = _out(members=("content",))
+    torch.testing.assert_close(alone.confidence, alone.signals["content_invariance"])
 
 
 def test_relaxation_is_none_or_as_printed() -> None:
     """Without it the confidence is the style invariance; printed, times one less the content invariance."""
-    out = _out(relaxation="none")
+    out = _out(members=("style",), relaxation="none")
     torch.testing.assert_close(out.confidence, out.signals["style_invariance"])
-    out = _out(relaxation="printed")
+    out = _out(members=("style",), relaxation="printed")
     expected = out.signals["style_invariance"] * (1 - out.signals["content_invariance"])
     torch.testing.assert_close(out.confidence, expected)
 
