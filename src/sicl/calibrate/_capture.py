@@ -84,3 +84,10 @@ def _captured(function: Callable[[], Any], pool: Any) -> tuple[Any, Any]:
     with torch.no_grad(), torch.cuda.graph(graph, pool=pool):
         out = function()
     return graph, out
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Say whether an allocation failed, on any device."""
+    text = str(error).lower()
+    kinds = ("out of memory", "can't allocate memory", "not enough memory", "cublas_status_alloc_failed")
+    return isinstance(error, torch.cuda.OutOfMemoryError) or any(kind in text for kind in kinds)

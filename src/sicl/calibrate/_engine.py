@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from sicl.calibrate._capture import is_out_of_memory
 from sicl.calibrate._fast import FastPasses
 from sicl.calibrate._variants import GivenVariants, Resume, Variants, Votes, joined, vote
 from sicl.errors import InputError, require_choice, require_positive
@@ -18,8 +19,9 @@ Way = Literal["auto", "plain", "twin", "fused", "graph", "compile"]
 WAYS = ("auto", "plain", "twin", "fused", "graph", "compile")
 PRECISIONS = ("auto", "float32", "bfloat16")
 GIB = 1 << 30
-_LIVE_FEATURES = 4
-"""How many tensors of the features' size are alive at once at the widest point of a suffix (ResNets: 3)."""
+_LIVE_FEATURES = {4: 4, 3: 12}
+"""How many tensors of the features' size are alive at once at the widest point of a suffix, by their
+dimensions: feature maps shrink on the way (ResNets: 3), tokens widen (queries, keys, values, hidden units)."""
 _CPU_ROWS = 128
 """Beyond this many rows a CPU gains nothing from larger batches, and loses its cache."""
 
@@ -186,7 +188,7 @@ class Engine:
         assert self._base is not None
         if self._limit is not None:
             return self._limit
-        row = self._base[0].numel() * self._base.element_size() * _LIVE_FEATURES
+        row = self._base[0].numel() * self._base.element_size() * _LIVE_FEATURES.get(self._base.ndim, 4)
         fits = max(1, int(self.options.max_memory * GIB) // row)
         return min(fits, _CPU_ROWS) if self._base.device.type == "cpu" else fits
 
@@ -207,13 +209,6 @@ class Engine:
             self._fast.forget()
         if self._base.device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Say whether an allocation failed, on any device."""
-    text = str(error).lower()
-    kinds = ("out of memory", "can't allocate memory", "not enough memory", "cublas_status_alloc_failed")
-    return isinstance(error, torch.cuda.OutOfMemoryError) or any(kind in text for kind in kinds)
 
 
 def likes_bfloat16(device: torch.device) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable
 
 import torch
 from torch import Tensor
 
-from sicl.calibrate._capture import Captured, Replay, new_pool
+from sicl.calibrate._capture import Captured, Replay, is_out_of_memory, new_pool
 from sicl.calibrate._variants import Variants, Votes, vote
 from sicl.models.fused import FusedSuffix
 from sicl.models.split import Split
@@ -16,7 +15,8 @@ from sicl.models.twin import CannotTwin, Twin
 
 _WORTH_TRACING = 1 << 20
 """Values in a pass's features above which tracing (a fraction of a second, once a shape) pays."""
-_MOST_SHAPES = 12
+_MOST_SHAPES = 48
+"""Traced shapes to keep; beyond, all are dropped (a stream of ever new batch sizes)."""
 
 
 class FastPasses:
@@ -38,9 +38,9 @@ class FastPasses:
         self.twin = Twin(split, dtype, images, frozen=frozen)
         self.notes: list[str] = []
         self._kind = (tuple(images.shape[1:]), images.device)
-        self._suffixes: OrderedDict[Hashable, FusedSuffix | None] = OrderedDict()
-        self._captures: OrderedDict[Hashable, Captured | None] = OrderedDict()
-        self._fresh: set[int] = set()
+        self._suffixes: dict[Hashable, FusedSuffix | None] = {}
+        self._captures: dict[Hashable, Captured | None] = {}
+        self._fresh: set[str] = set()
         self._prepared: dict[Hashable, Replay] = {}
         self._clean: Tensor | None = None
         self._pool = new_pool(images.device)
@@ -134,6 +134,8 @@ class FastPasses:
         try:
             return Captured(step, [features, labels, *variants.tensors()], self._pool)
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             self.way = "fused"
             self.notes.append(f"no CUDA graph: {error}")
             return None
@@ -155,9 +157,9 @@ class FastPasses:
             return None
         key = (tuple(made.shape), groups, records)
         if key not in self._suffixes:
+            if len(self._suffixes) >= _MOST_SHAPES:
+                self.forget()
             self._suffixes[key] = self._traced(made, groups, records)
-            if len(self._suffixes) > _MOST_SHAPES:
-                self._suffixes.popitem(last=False)
         return self._suffixes[key]
 
     def _traced(self, made: Tensor, groups: int, records: bool) -> FusedSuffix | None:
@@ -172,19 +174,19 @@ class FastPasses:
         return suffix
 
     def _prepare(self, suffix: FusedSuffix) -> None:
-        """Take over the live network once a batch; as a captured graph where there are many small kernels."""
-        if id(suffix) in self._fresh:
+        """Take over the live network once a batch (what is written is the same for every shape)."""
+        if "suffixes" in self._fresh:
             return
-        self._fresh.add(id(suffix))
+        self._fresh.add("suffixes")
         if self._captures_graphs(suffix.device):
             replay = Replay(suffix.prepare, suffix.live_tensors, self._pool)
-            self._prepared.setdefault(id(suffix), replay)()
+            self._prepared.setdefault("suffixes", replay)()
         else:
             suffix.prepare()
 
     def _refresh_twin(self) -> None:
-        if id(self.twin) not in self._fresh:
-            self._fresh.add(id(self.twin))
+        if "twin" not in self._fresh:
+            self._fresh.add("twin")
             self.twin.refresh()
 
     def forget(self) -> None:

@@ -166,8 +166,12 @@ class Fold:
             raise CannotTwin("a convolution's weight is no parameter")
         self._weight = places[id(twin_weight)]
         self._bias = None if twin_bias is None else places[id(twin_bias)]
-        self.weight = torch.empty_like(twin_weight)
-        self.bias = torch.empty(len(self.weight), dtype=self.weight.dtype, device=self.weight.device)
+        # One pair for all shapes that are traced from a twin: prepared once a batch, held once.
+        key = (id(twin_weight), id(slot))
+        if key not in twin.folded:
+            weight = torch.empty_like(twin_weight)
+            twin.folded[key] = (weight, weight.new_empty(len(weight)))
+        self.weight, self.bias = twin.folded[key]
         with module.graph.inserting_before(node):
             nodes = []
             for name, tensor in (

@@ -87,6 +87,7 @@ class Twin:
     def __init__(self, split: Split, dtype: torch.dtype, images: Tensor, *, frozen: bool) -> None:
         self.live, self.dtype, self.frozen = split, dtype, frozen
         self.groups = 1
+        self.folded: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self.mode: Literal["fixed", "grouped", "record"] = "fixed"
         try:
             self.network = copy.deepcopy(split.network).requires_grad_(False).eval()
