@@ -181,13 +181,14 @@ def one_thread(device: torch.device) -> bool:
     return device.type == "cpu" and torch.get_num_threads() == 1
 
 
-def measure(case: Case, names: list[str], seconds: float) -> dict[str, dict[str, Any]]:
+def measure(case: Case, names: list[str], seconds: float, deadline: float) -> dict[str, dict[str, Any]]:
     """Time every way, round after round, for about `seconds`; a way that fails carries its error."""
     rows: dict[str, dict[str, Any]] = {}
     ways = case.ways(names)
     started = time.perf_counter()
     for name, way in list(ways.items()):
-        rows[name] = _warm_up(way, case.device)
+        late = time.perf_counter() > deadline
+        rows[name] = {"error": "skipped: no time left"} if late else _warm_up(way, case.device)
         if "error" in rows[name]:
             del ways[name]
     times: dict[str, list[float]] = {name: [] for name in ways}
@@ -197,9 +198,31 @@ def measure(case: Case, names: list[str], seconds: float) -> dict[str, dict[str,
         enough = len(times["forward"]) >= (50 if case.device.type == "cuda" else 9)
         if enough or time.perf_counter() - started > seconds:
             break
+    for name, way in ways.items():
+        if isinstance(way, Calibrate) and hasattr(way.calibration, "engine"):
+            rows[name] |= {"parts_ms": parts(way, case.device)}
     for name, values in times.items():
         rows[name] |= {"ms": 1e3 * statistics.median(values), "min_ms": 1e3 * min(values), "n": len(values)}
     return rows
+
+
+def parts(way: Calibrate, device: torch.device) -> dict[str, float]:
+    """Return what the first step (everything up to the cut) and all variants take of a calibration."""
+    engine = way.calibration.engine
+    spent: list[float] = []
+
+    def collect(*args: Any) -> Any:
+        box: list[Any] = []
+        spent.append(timed(lambda: box.append(type(engine).collect(engine, *args)), device))
+        return box[0]
+
+    engine.collect = collect
+    try:
+        way()
+    finally:
+        del engine.collect
+    begin = statistics.median(timed(lambda: engine.begin(way.moment.images), device) for _ in range(5))
+    return {"begin": 1e3 * begin, "variants": 1e3 * sum(spent)}
 
 
 def _warm_up(way: Callable[[], Any], device: torch.device) -> dict[str, Any]:
@@ -233,15 +256,15 @@ def matmul_peak(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def cases(device: torch.device, quick: bool) -> list[tuple[str, int, int]]:
-    """(architecture, width, batch): full size on a GPU, a quarter of the width on a CPU."""
-    width = 64 if device.type == "cuda" else 16
+    """(architecture, width, batch), what matters most first: full size on a GPU, narrow on a CPU."""
     if quick:
-        return [("resnet18", width, 64)]
-    if device.type == "cpu":
-        sizes = {"resnet18": (1, 64, 200), "resnet50": (1, 64), "vit_small": (1, 64)}
+        order = [("resnet18", 64)]
+    elif device.type == "cuda":
+        order = [("resnet18", 64), ("resnet50", 200), ("vit_small", 64), ("resnet18", 200), ("resnet50", 64)]
+        order += [("vit_small", 200), ("resnet18", 1), ("resnet50", 1), ("vit_small", 1)]
     else:
-        sizes = dict.fromkeys(("resnet18", "resnet50", "vit_small"), (1, 64, 200))
-    return [(name, width, batch) for name, batches in sizes.items() for batch in batches]
+        order = [("resnet18", 64), ("resnet18", 1), ("resnet18", 200), ("vit_small", 64), ("vit_small", 1)]
+    return [(name, 64 if device.type == "cuda" else 16, batch) for name, batch in order]
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -283,9 +306,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         record: dict[str, Any] = {"arch": arch, "width": width, "batch": batch}
         try:
             case = Case(arch, width, batch, device)
-            seconds, operations = case.floor(peak)
-            record |= {"floor_ms": 1e3 * seconds, "gflop": operations / 1e9}
-            record["rows"] = measure(case, names, max(2.0, left / (len(todo) - number)))
+            floor, operations = case.floor(peak)
+            record |= {"floor_ms": 1e3 * floor, "gflop": operations / 1e9}
+            seconds = max(2.0, left / (len(todo) - number))
+            deadline = started + 1.4 * options.seconds if number else float("inf")
+            record["rows"] = measure(case, names, seconds, deadline)
         except Exception as error:
             record["error"] = f"{type(error).__name__}: {error}"[:300]
         result["cases"].append(record)
@@ -317,8 +342,10 @@ def table(record: dict[str, Any]) -> str:
         step = f"{ms / base['tent step']:.2f}" if base["tent step"] else ""
         share = f"{100 * record['floor_ms'] / ms:.0f} %" if name == "naive" or "20+20" in name else ""
         memory = f"{row['peak_mib']:.0f}" if "peak_mib" in row else ""
+        split = row.get("parts_ms")
+        detail = f" (cut {split['begin']:.2f}, variants {split['variants']:.2f})" if split else ""
         lines.append(
-            f"| {name} | {ms:.2f} | {faster} | {step} | {share} | {memory} | {row.get('engine', '')} |"
+            f"| {name} | {ms:.2f}{detail} | {faster} | {step} | {share} | {memory} | {row.get('engine', '')} |"
         )
     return "\n".join(lines) + "\n"
 
