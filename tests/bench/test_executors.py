@@ -16,7 +16,7 @@ from own_parts import TINY
 from sicl.bench.executors import Event, Finished, Settings, Started, make_executor
 from sicl.bench.executors.inline import Inline
 from sicl.bench.executors.processes import Processes, share_of_threads
-from sicl.bench.executors.ray import RayCluster
+from sicl.bench.executors.ray import RayCluster, _connect, _room
 from sicl.bench.plan import Plan, load_plan
 from sicl.bench.runner import Result, run_plan
 from sicl.errors import OptionError
@@ -138,3 +138,37 @@ def test_a_gpu_device_on_ray_needs_gpus() -> None:
     assert RayCluster()._gpus(Settings()) == 0.0
     with pytest.raises(OptionError, match="share a GPU"):
         RayCluster(gpus=0)._gpus(Settings(device="cuda"))
+
+
+class _FakeRay:
+    """Keeps what `init` is given; refuses if asked to."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.given: dict[str, Any] = {}
+
+    def init(self, **options: Any) -> None:
+        self.given = options
+        if self.error is not None:
+            raise self.error
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 8.0, "GPU": 2.0}
+
+
+def test_the_address_of_a_cluster_reaches_ray_and_a_refusal_is_explained() -> None:
+    """Workers get this process's module path; an unreachable cluster is one sentence."""
+    ray = _FakeRay()
+    _connect(ray, "ray://host:10001")
+    assert ray.given["address"] == "ray://host:10001"
+    assert str(Path(__file__).parent) in ray.given["runtime_env"]["env_vars"]["PYTHONPATH"]
+    with pytest.raises(OptionError, match=r"'ray://host:1'.*authentication"):
+        _connect(_FakeRay(ConnectionError("refused")), "ray://host:1")
+
+
+def test_a_cluster_has_room_for_as_many_cells_as_its_scarcest_resource() -> None:
+    """Fractions of a GPU count; a cell that fits nowhere is refused."""
+    assert _room(_FakeRay(), {"CPU": 1.0, "GPU": 0.0}) == 8
+    assert _room(_FakeRay(), {"CPU": 1.0, "GPU": 0.5}) == 4
+    with pytest.raises(OptionError, match="no room"):
+        _room(_FakeRay(), {"CPU": 1.0, "GPU": 4.0})

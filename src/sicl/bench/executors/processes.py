@@ -149,7 +149,10 @@ def _work(connection: Connection, index: int, settings: Settings) -> None:
     teller = _Teller(connection)
     while (cell := _next(connection)) is not None:
         outcome = run_cell(cell, shelf, predictions=settings.predictions, on_batch=teller.step)
-        connection.send(("done", outcome))
+        try:
+            connection.send(("done", outcome))
+        except (BrokenPipeError, ConnectionResetError):  # The parent was killed; nobody wants this any more.
+            return
 
 
 def _next(connection: Connection) -> Cell | None:

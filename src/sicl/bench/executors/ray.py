@@ -147,7 +147,10 @@ def _connect(ray: Any, address: str | None) -> None:
             **options,
         )
     except (ConnectionError, ValueError) as error:
-        raise OptionError(f"no Ray cluster answers at {address!r} ({error}); check `address`.") from error
+        raise OptionError(
+            f"no Ray cluster answers at {address!r} ({error}); check `address`, and give Ray the cluster's "
+            "authentication token if it asks for one."
+        ) from error
 
 
 def _room(ray: Any, needs: dict[str, float]) -> int:
