@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sicl.errors import InputError
+from sicl.models import triton_variants
 
 EPSILON = 1e-5
 """Added to a standard deviation before dividing by it (dead channels have exactly 0)."""
@@ -72,6 +73,8 @@ def mixstyle_map(mean: Tensor, std: Tensor, partner: Tensor, share: Tensor) -> t
 
 def apply_map(features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Return a f + b for every variant: V x N x C maps on N features give (V N) features, in f's dtype."""
+    if triton_variants.usable(features):
+        return triton_variants.affine(features, scale, shift)
     base = _channels_last(features).unsqueeze(0)
     made = torch.addcmul(_per_channel(shift, features), base, _per_channel(scale, features))
     return _channels_back(made.flatten(0, 1), features)
@@ -89,6 +92,20 @@ def content_variants(features: Tensor, std: Tensor, noise: Tensor) -> Tensor:
     inner = noise.movedim(2, -1) if features.ndim == 4 else noise
     made = torch.addcmul(base, _per_channel(std.unsqueeze(0), features), inner)
     return _channels_back(made.flatten(0, 1), features)
+
+
+def window_variants(features: Tensor, std: Tensor, blocks: Tensor, rows: Tensor | None = None) -> Tensor:
+    """Return f + std e for every variant, e being each sample's window of the variant's block (`windows`).
+
+    Args:
+        features: N x C x H x W or N x L x C.
+        std: N x C.
+        blocks: V x `block_length(features)`, float32.
+        rows: the number of each sample's window, if not 0, 1, 2, ...
+    """
+    if triton_variants.usable(features):
+        return triton_variants.noisy(features, std, blocks, rows, WINDOW_STEP)
+    return content_variants(features, std, windows(blocks.to(features.dtype), features, rows))
 
 
 def dropout_variants(features: Tensor, keep: Tensor, p: float) -> Tensor:

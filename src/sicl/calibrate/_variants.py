@@ -88,8 +88,7 @@ class ContentVariants:
         return ContentVariants(self.std[rows], self.noise, rows if self.rows is None else self.rows[rows])
 
     def make(self, features: Tensor) -> Tensor:
-        noise = perturb.windows(self.noise.to(features.dtype), features, self.rows)
-        return perturb.content_variants(features, self.std, noise)
+        return perturb.window_variants(features, self.std, self.noise, self.rows)
 
     def tensors(self) -> list[Tensor]:
         return [self.std, self.noise, *([] if self.rows is None else [self.rows])]
