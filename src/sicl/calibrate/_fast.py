@@ -131,8 +131,13 @@ class FastPasses:
         def step(tensors: list[Tensor]) -> Votes:
             return vote(variants.with_tensors(tensors[2:]), tensors[0], tensors[1], lambda x, _n: suffix(x))
 
+        tensors = [features, labels, *variants.tensors()]
         try:
-            return Captured(step, [features, labels, *variants.tensors()], self._pool)
+            captured = Captured(step, tensors, self._pool)
+            off = float((captured(tensors).soft - step(tensors).soft).abs().max())
+            if not off < 1e-3:
+                raise RuntimeError(f"its votes are off by {off:.3g}")
+            return captured
         except Exception as error:
             if is_out_of_memory(error):
                 raise

@@ -30,7 +30,7 @@ def usable(features: Tensor) -> bool:
 def affine(features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Return scale f + shift (both V x N x C) as (V N) features."""
     out, inner, channels = _output(features, len(scale))
-    grid = (triton.cdiv(inner, _BLOCK), len(out))
+    grid = (len(out), triton.cdiv(inner, _BLOCK))
     rows = len(features)
     _affine[grid](features, scale.contiguous(), shift.contiguous(), out, inner, channels, rows, BLOCK=_BLOCK)
     return out
@@ -39,7 +39,7 @@ def affine(features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 def noisy(features: Tensor, std: Tensor, blocks: Tensor, windows: Tensor | None, step: int) -> Tensor:
     """Return f + std e as (V N) features; e is each sample's window of each variant's block (V x L)."""
     out, inner, channels = _output(features, len(blocks))
-    rows, grid = len(features), (triton.cdiv(inner, _BLOCK), len(out))
+    rows, grid = len(features), (len(out), triton.cdiv(inner, _BLOCK))
     blocks = blocks.contiguous()
     _noisy[grid](
         features,
@@ -75,8 +75,8 @@ def _output(features: Tensor, variants: int) -> tuple[Tensor, int, int]:
 def _affine_kernel(  # type: ignore[no-untyped-def]
     features, scale, shift, out, inner, channels, rows, BLOCK: tl.constexpr
 ):
-    row = tl.program_id(1)
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.program_id(0)
+    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = place < inner
     channel = row * channels + place % channels
     base = (row % rows).to(tl.int64) * inner
@@ -100,9 +100,9 @@ def _noisy_kernel(  # type: ignore[no-untyped-def]
     CHOSEN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(1)
+    row = tl.program_id(0)
     sample, variant = row % rows, row // rows
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = place < inner
     window = sample.to(tl.int64)
     if CHOSEN:
