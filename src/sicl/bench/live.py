@@ -11,7 +11,7 @@ from rich.table import Table
 from sicl.bench.cost import estimate, shape
 from sicl.bench.executors import Executor, Settings
 from sicl.bench.plan import Plan
-from sicl.bench.progress import Display, duration
+from sicl.bench.progress import Display, duration, make_console
 from sicl.bench.runner import Result, run_plan
 
 
@@ -24,7 +24,7 @@ def find_own_modules(*folders: Path) -> None:
 
 def show_plan(plan: Plan, console: Console | None = None) -> None:
     """Print what a plan would run, and roughly what that costs."""
-    console = console or Console(highlight=False)
+    console = console or make_console()
     console.print(f"[bold]{plan.name}[/bold]: {len(plan)} cells")
     table = Table(box=None, show_header=False)
     for noun, counts in shape(plan).items():
@@ -57,7 +57,7 @@ def run_live(
     console: Console | None = None,
 ) -> Result:
     """Run a plan under a live display, print its summary and write its report into the folder."""
-    console = console or Console(highlight=False)
+    console = console or make_console()
     settings = Settings(
         data=str(data.absolute()) if data else None,
         device=choose_device(device),

@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from sicl.bench.schema import Record
 
 
+WIDE = 180
+
+
+def make_console() -> Console:
+    """Return the standard output; a file or pipe is taken to be wide enough for a table with all calibrators."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=max(WIDE, console.width))
+
+
 class Display:
     """Shows a run on a terminal; elsewhere it prints a line for each finished cell.
 
@@ -24,7 +33,7 @@ class Display:
     """
 
     def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.console = console or Console(highlight=False)
+        self.console = console or make_console()
         self._clock = clock
         self._bars = Progress(
             TextColumn("{task.description}"),

@@ -13,12 +13,13 @@ from sicl.bench.paper.charts import chart
 from sicl.bench.paper.figures import sheets
 from sicl.bench.paper.presets import PRESETS
 from sicl.bench.paper.sheets import Sheet, number
+from sicl.bench.progress import make_console
 from sicl.bench.schema import Record
 
 
 def show_preset(name: str, records: Sequence[Record], folder: Path, console: Console | None = None) -> Path:
     """Print the sheets of a preset, write them as Markdown, CSV and SVG, and return the Markdown file."""
-    console = console or Console(highlight=False)
+    console = console or make_console()
     made = sheets(name, records, folder)
     for sheet in made:
         _print(sheet, console)
