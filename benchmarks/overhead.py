@@ -35,6 +35,9 @@ VARIANTS = 20
 FORTY: dict[str, Any] = {
     "members": ("style",),
     "relaxation": "printed",
+    "style": "gaussian",
+    "layer": "auto",
+    "content_layer": "auto",
     "variants": VARIANTS,
     "content_variants": VARIANTS,
 }
@@ -199,7 +202,7 @@ def measure(case: Case, names: list[str], seconds: float, deadline: float) -> di
         if enough or time.perf_counter() - started > seconds:
             break
     for name, way in ways.items():
-        if isinstance(way, Calibrate) and hasattr(way.calibration, "engine"):
+        if engines_of(way):
             rows[name] |= {"parts_ms": parts(way, case.device)}
     for name, values in times.items():
         rows[name] |= {"ms": 1e3 * statistics.median(values), "min_ms": 1e3 * min(values), "n": len(values)}
@@ -207,22 +210,33 @@ def measure(case: Case, names: list[str], seconds: float, deadline: float) -> di
 
 
 def parts(way: Calibrate, device: torch.device) -> dict[str, float]:
-    """Return what the first step (everything up to the cut) and all variants take of a calibration."""
-    engine = way.calibration.engine
-    spent: list[float] = []
+    """Return what running up to the cut, and all variants, take of a calibration."""
+    engines = engines_of(way)
+    spent: dict[str, float] = {"begin": 0.0, "collect": 0.0}
 
-    def collect(*args: Any) -> Any:
-        box: list[Any] = []
-        spent.append(timed(lambda: box.append(type(engine).collect(engine, *args)), device))
-        return box[0]
+    def watched(engine: Any, verb: str) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            box: list[Any] = []
+            spent[verb] += timed(lambda: box.append(getattr(type(engine), verb)(engine, *args)), device)
+            return box[0]
 
-    engine.collect = collect
+        return call
+
+    for engine in engines:
+        engine.begin, engine.collect = watched(engine, "begin"), watched(engine, "collect")
     try:
         way()
     finally:
-        del engine.collect
-    begin = statistics.median(timed(lambda: engine.begin(way.moment.images), device) for _ in range(5))
-    return {"begin": 1e3 * begin, "variants": 1e3 * sum(spent)}
+        for engine in engines:
+            del engine.begin, engine.collect
+    return {"begin": 1e3 * spent["begin"], "variants": 1e3 * spent["collect"]}
+
+
+def engines_of(way: Any) -> list[Any]:
+    """Return the engines of a calibration, each once (none for a baseline)."""
+    calibration = getattr(way, "calibration", None)
+    found = [getattr(calibration, name, None) for name in ("engine", "content_engine")]
+    return list({id(engine): engine for engine in found if engine is not None}.values())
 
 
 def _warm_up(way: Callable[[], Any], device: torch.device) -> dict[str, Any]:
@@ -240,10 +254,10 @@ def _warm_up(way: Callable[[], Any], device: torch.device) -> dict[str, Any]:
     if device.type == "cuda":
         row["peak_mib"] = (torch.cuda.max_memory_allocated(device) - before) / 2**20
     row["set_up_s"] = time.perf_counter() - started
-    engine = getattr(getattr(way, "calibration", None), "engine", None)
-    if engine is not None:
-        row["engine"] = engine.name
-        row["notes"] = [engine.reason, *engine.notes] if engine.reason or engine.notes else []
+    engines = engines_of(way)
+    if engines:
+        row["engine"] = engines[0].name
+        row["notes"] = [note for engine in engines for note in (engine.reason, *engine.notes) if note]
     return row
 
 

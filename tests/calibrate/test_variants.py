@@ -10,7 +10,7 @@ from calibrate_networks import images, small_net
 from torch import Tensor, nn
 
 from sicl import perturb
-from sicl.calibrate._budget import bucket, draw_until_settled, standard_error, undecided
+from sicl.calibrate._budget import draw_until_settled, standard_error
 from sicl.calibrate._engine import Engine, EngineOptions
 from sicl.calibrate._variants import ContentVariants, GivenVariants, StyleVariants, Variants, Votes
 from sicl.errors import InputError, OptionError
@@ -293,58 +293,27 @@ def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
         EngineOptions(**wrong)
 
 
-def test_settled_samples_get_no_more_variants() -> None:
-    """Whoever has settled keeps four votes; the undecided get more, up to all; the mean is over their own."""
-    model = network()
-    runner = engine(model, engine="plain", norm="frozen", max_batch=10**6)
+@pytest.mark.parametrize("norm", ["batch", "frozen"])
+@pytest.mark.parametrize(("settled", "spent"), [(1.0, [4]), (1e-9, [4, 4, 12])])
+def test_a_batch_stops_when_it_has_settled(norm: str, settled: float, spent: list[int]) -> None:
+    """A calm batch gets four variants, an undecided one all twenty, and the mean is over what was spent."""
+    runner = engine(network(), engine="plain", norm=norm)
     features = runner.begin(pictures(12))
-    labels = torch.arange(12) % 5
-    drawn: list[StyleVariants] = []
     pool = style_of(features, 20)
-
-    def draw(n: int) -> Variants:
-        start = sum(map(len, drawn))
-        drawn.append(pool.part(start, start + n))
-        return drawn[-1]
-
-    everything = runner.collect(pool, labels).soft
-    rows: list[int] = []
-    model.layer2.register_forward_pre_hook(lambda _m, args: rows.append(len(args[0])))
-    first = everything[:4].view(2, 2, -1).mean(0)
-    error = standard_error(first.sum(0), first.square().sum(0), torch.full((12,), 2.0))
-    settled = float(error.sort().values[8])
-    shares = draw_until_settled(runner, draw, labels, "soft", settled=settled)
-    assert rows[:2] == [4 * 12, 4 * 4]
-    calm = error <= settled
-    assert int(calm.sum()) == 9
-    # Three have not settled; four are sent a round, since sizes are few.
-    kept = torch.isclose(shares, first.mean(0), atol=1e-6)
-    assert int(kept.sum()) >= 4
-    assert bool(calm[kept].all())
-    assert [len(part) for part in drawn] == [4, 4, 12]
-
-
-def test_a_batch_whose_samples_depend_on_each_other_goes_on_as_a_whole() -> None:
-    """With batch statistics nobody is left out."""
-    runner = engine(network(), engine="plain", norm="batch")
-    features = runner.begin(pictures(12))
-    pool, taken = style_of(features, 20), []
+    taken: list[int] = []
 
     def draw(n: int) -> Variants:
         taken.append(n)
         return pool.part(sum(taken) - n, sum(taken))
 
     labels = torch.arange(12) % 5
-    shares = draw_until_settled(runner, draw, labels, "soft", settled=1e-9)
-    assert torch.allclose(shares, runner.collect(pool, labels).soft.mean(0), atol=1e-5)
+    shares = draw_until_settled(runner, draw, labels, "soft", settled=settled)
+    assert taken == spent
+    expected = runner.collect(pool.part(0, sum(spent)), labels).soft.mean(0)
+    assert torch.allclose(shares, expected, atol=1e-5)
 
 
-def test_sizes_of_the_undecided_are_few() -> None:
-    """Rounded up to few sizes, so that traced shapes repeat; never below the number asked for."""
-    sizes = {bucket(n) for n in range(1, 257)}
-    assert sizes == {4, 8, 16, 32, 48, 64, 96, 128, 192, 256}
-    assert all(bucket(n) >= n for n in range(1, 257))
-    error = torch.tensor([0.0, 0.5, 0.2, 0.01, 0.4, 0.0])
-    assert undecided(error, 0.1, whole=False).tolist() == [1, 2, 3, 4]
-    assert undecided(error, 0.6, whole=False).tolist() == []
-    assert undecided(error, 0.1, whole=True).tolist() == [0, 1, 2, 3, 4, 5]
+def test_the_standard_error_is_that_of_a_mean() -> None:
+    """By hand: two samples, one calm."""
+    votes = torch.tensor([[0.0, 0.5], [1.0, 0.5]])
+    assert float(standard_error(votes)) == pytest.approx((0.25 / 2) ** 0.5)
