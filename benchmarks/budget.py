@@ -1,8 +1,8 @@
 """What cheaper variants change: bfloat16 and the adaptive budget against 20 variants in float32.
 
-Runs SICL's default signals after TENT on corrupted streams of the embedded CIFAR-10 test images, with the embedded
-network, and calibrates
-each batch several ways at once. Prints ECE, the variants spent on a sample, and the votes that differ.
+Runs SICL's default signals after TENT, on corrupted streams of the embedded CIFAR-10 test images with the
+embedded network; each batch is calibrated several ways at once. Prints ECE, the variants spent on a sample,
+and how far confidences are from the reference's.
 
     python benchmarks/budget.py [--n 960] [--corruptions gaussian_blur,speckle_noise] [--json FILE]
 """
