@@ -97,7 +97,7 @@ def test_ray_replaces_dead_workers_and_agrees_with_one_process(tmp_path: Path) -
     # Ray warns and forks as it likes; its own process keeps that away from the other tests.
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     command = [sys.executable, "-c", program, json.dumps(plan.table), str(tmp_path / "ray")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "marks").iterdir())) == 1
     alone = run_plan(plan, tmp_path / "alone", settings=ONE_THREAD)
@@ -161,6 +161,10 @@ def test_the_address_of_a_cluster_reaches_ray_and_a_refusal_is_explained() -> No
     ray = _FakeRay()
     _connect(ray, "ray://host:10001")
     assert ray.given["address"] == "ray://host:10001"
+    assert "include_dashboard" not in ray.given
+    local = _FakeRay()
+    _connect(local, None)
+    assert local.given["address"] == "local"
     assert str(Path(__file__).parent) in ray.given["runtime_env"]["env_vars"]["PYTHONPATH"]
     with pytest.raises(OptionError, match=r"'ray://host:1'.*authentication"):
         _connect(_FakeRay(ConnectionError("refused")), "ray://host:1")

@@ -140,7 +140,8 @@ def _connect(ray: Any, address: str | None) -> None:
     options: dict[str, Any] = {} if address else {"include_dashboard": False}
     try:
         ray.init(
-            address=address,
+            # Without "local" Ray would join, or wait for, whatever cluster this machine last had.
+            address=address or "local",
             runtime_env=environment,
             log_to_driver=False,
             logging_level=logging.ERROR,
