@@ -9,7 +9,8 @@ demo: $(VENV)/.installed
 	$(BIN)/sicl demo
 
 test: $(VENV)/.installed-dev lint types docs
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	# One thread a process and two processes: small tensors gain nothing from threads that wait for each other.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -36,31 +36,29 @@ class SiclCalibration(Calibration):
     def __init__(self, spec: SICL, adapter: Adapter) -> None:
         self.spec = spec
         self.engine = Engine(Split(adapter.network, spec.layer), spec.engine_options())
+        content = Split(adapter.network, spec.content_layer)
+        same = content.point == self.engine.split.point
+        self.content_engine = self.engine if same else Engine(content, spec.engine_options())
         parameter = next(iter(adapter.network.parameters()), None)
         self.generator = torch.Generator(parameter.device if parameter is not None else "cpu")
-        self.means = Recent(64)
+        self.styles = Recent(64)
         self.guard = Guard(adapter.network)
         self.reset()
 
     def reset(self) -> None:
         """Forget the recent batches and start the noise anew."""
         self.generator.manual_seed(self.spec.seed)
-        self.means.clear()
+        self.styles.clear()
         self.guard.reset()
 
     def confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean vote of the members, relaxed as the spec says, and the signals behind it."""
         labels = moment.logits.argmax(dim=1)
         signals = {"softmax": predicted_probability(moment.logits, labels)}
-        features = self.engine.begin(moment.images)
-        mean, std = perturb.style_statistics(features)
-        self.means.add(mean)
         if "style" in self.spec.members:
-            n = 20 if self.spec.variants == "adaptive" else self.spec.variants
-            signals["style_invariance"] = self._invariance(self._style_draw(mean, std), labels, n)
+            signals["style_invariance"] = self._style(moment, labels)
         if self.spec.needs_content:
-            draw = self._content_draw(features, std)
-            signals["content_invariance"] = self._invariance(draw, labels, self.spec.content_variants)
+            signals["content_invariance"] = self._content(moment, labels)
         if "mirror" in self.spec.members:
             signals["mirror_invariance"] = self._mirror(moment, labels)
         votes = [signals[f"{member}_invariance"] for member in self.spec.members]
@@ -75,10 +73,22 @@ class SiclCalibration(Calibration):
             return self.guard.relax(confidence, moment, labels, signals)
         return confidence
 
-    def _invariance(self, draw: Draw, labels: Tensor, variants: int) -> Tensor:
+    def _style(self, moment: Moment, labels: Tensor) -> Tensor:
+        mean, std = perturb.style_statistics(self.engine.begin(moment.images))
+        self.styles.add(torch.stack([mean, std], dim=1))
+        n = 20 if self.spec.variants == "adaptive" else self.spec.variants
+        return self._invariance(self.engine, self._style_draw(mean, std), labels, n)
+
+    def _content(self, moment: Moment, labels: Tensor) -> Tensor:
+        features = self.content_engine.begin(moment.images)
+        _, std = perturb.style_statistics(features)
+        draw = self._content_draw(features, std)
+        return self._invariance(self.content_engine, draw, labels, self.spec.content_variants)
+
+    def _invariance(self, engine: Engine, draw: Draw, labels: Tensor, variants: int) -> Tensor:
         if self.spec.variants == "adaptive":
-            return draw_until_settled(self.engine, draw, labels, self.spec.votes)
-        return self.engine.collect(draw(variants), labels).share(self.spec.votes)
+            return draw_until_settled(engine, draw, labels, self.spec.votes)
+        return engine.collect(draw(variants), labels).share(self.spec.votes)
 
     def _mirror(self, moment: Moment, labels: Tensor) -> Tensor:
         logits = logits_of(moment.network(moment.images.flip(-1)))
@@ -87,47 +97,56 @@ class SiclCalibration(Calibration):
         return predicted_probability(logits, labels)
 
     def _style_draw(self, mean: Tensor, std: Tensor) -> Draw:
-        if self.spec.style == "mixstyle":
-            return self._mixstyle_draw(mean, std)
-        means = mean if len(mean) >= SMALL_BATCH else self.means.values()
-        delta = self.spec.style_scale * perturb.spread(means, per=self.spec.delta)
+        own = torch.stack([mean, std])
+        pool = own if len(mean) >= SMALL_BATCH else self.styles.values().transpose(0, 1)
 
         def draw(n: int) -> Variants:
-            noise = delta * self._noise((2, n, *mean.shape))
+            change = (
+                self._gaussian(n, own, pool) if self.spec.style == "gaussian" else self._mixed(n, own, pool)
+            )
             if self.spec.components == "mean":
-                noise[1] = 0
+                change[1] = 0
             elif self.spec.components == "std":
-                noise[0] = 0
-            return StyleVariants(*perturb.style_map(mean, std, noise[0], noise[1]))
+                change[0] = 0
+            return StyleVariants(*perturb.style_map(mean, std, change[0], change[1]))
 
         return draw
 
-    def _mixstyle_draw(self, mean: Tensor, std: Tensor) -> Draw:
-        def draw(n: int) -> Variants:
-            size = (n, len(mean))
-            partner = torch.rand(size, generator=self.generator, device=mean.device).argsort(dim=1)
-            share = beta(self.spec.mixstyle_alpha, size, self.generator)
-            return StyleVariants(*perturb.mixstyle_map(mean, std, partner, share))
+    def _gaussian(self, n: int, own: Tensor, pool: Tensor) -> Tensor:
+        """Noise on mean and deviation (2 x n x N x C), in units of the spread of means over samples."""
+        delta = self.spec.style_scale * perturb.spread(pool[0], per=self.spec.delta)
+        return delta * self._noise(n, (2, *own.shape[1:])).transpose(0, 1)
 
-        return draw
+    def _mixed(self, n: int, own: Tensor, pool: Tensor) -> Tensor:
+        """The way toward another sample's style: all of it ("swap"), or a random part ("mixstyle")."""
+        size = (n, own.shape[1])
+        chance = torch.rand(size, generator=self.generator, device=own.device)
+        partner = (chance * pool.shape[1]).long().clamp_max(pool.shape[1] - 1)
+        change = pool[:, partner] - own.unsqueeze(1)
+        if self.spec.style == "swap":
+            return change
+        return change * (1 - beta(self.spec.mixstyle_alpha, size, self.generator)).unsqueeze(-1)
 
     def _content_draw(self, features: Tensor, std: Tensor) -> Draw:
         scaled, length = self.spec.content_scale * std, perturb.block_length(features)
-        return lambda n: ContentVariants(scaled, self._noise((n, length)))
+        return lambda n: ContentVariants(scaled, self._noise(n, (length,)))
 
-    def _noise(self, size: tuple[int, ...]) -> Tensor:
-        return torch.randn(size, generator=self.generator, device=self.generator.device)
+    def _noise(self, n: int, size: tuple[int, ...]) -> Tensor:
+        """Normal values for n variants: in pairs of opposite signs, unless the spec wants them independent."""
+        drawn = n if self.spec.noise == "independent" else (n + 1) // 2
+        noise = torch.randn((drawn, *size), generator=self.generator, device=self.generator.device)
+        return noise if drawn == n else torch.cat([noise, -noise])[:n]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the noise's state and the recent batches."""
         return {
             "generator": self.generator.get_state(),
-            "means": self.means.state_dict(),
+            "styles": self.styles.state_dict(),
             "guard": self.guard.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state that `state_dict` gave."""
         self.generator.set_state(state["generator"])
-        self.means.load_state_dict(state["means"])
+        self.styles.load_state_dict(state["styles"])
         self.guard.load_state_dict(state["guard"])

@@ -34,14 +34,19 @@ class SICL(Calibrator):
             needs to settle (content variants too).
         content_variants: content variants a batch, where they are needed.
         votes: "hard": share of variants with the same class (printed); "soft": their mean probability of it.
-        style: "gaussian" noise on the statistics (printed) or "mixstyle" with another sample of the batch.
+        style: "gaussian" noise on the statistics (printed), the style of another sample of the batch ("swap"),
+            or a random mixture with it ("mixstyle").
         delta: the noise's unit, the spread of channel means over the batch: per "channel" or one "global".
         components: perturb "both" statistics, only the "mean" or only the "std".
-        style_scale: multiple of delta.
+        style_scale: multiple of delta, for "gaussian".
         content_scale: multiple of the content noise.
+        noise: "independent" variants (printed), or "antithetic" pairs of opposite signs: same distribution,
+            less variance, so fewer variants give the same answer.
         relaxation: "printed": times (1 - content invariance); "none"; "guard": toward the confidence of the
             network as attached, as far as the adapted one has collapsed onto fewer classes than it.
-        layer: where to perturb ("auto", a module name, or "NAME:input").
+        layer: where to perturb style: "stem" (what enters the first stage), "auto" (what leaves it: the
+            paper's place), a module name, or "NAME:input".
+        content_layer: where to perturb content, likewise.
         norm: batch norms during variants: "frozen" at the clean batch's statistics, or each variant's "batch".
         mixstyle_alpha: of the Beta distribution that mixes styles.
         engine: how variants are computed; see `docs/engine.md`. "auto" finds the fastest that works.
@@ -58,14 +63,16 @@ class SICL(Calibrator):
     variants: int | Literal["adaptive"] = 8
     content_variants: int = 8
     votes: Literal["hard", "soft"] = "soft"
-    style: Literal["gaussian", "mixstyle"] = "gaussian"
+    style: Literal["gaussian", "mixstyle", "swap"] = "swap"
     delta: Literal["channel", "global"] = "channel"
     components: perturb.Components = "both"
-    style_scale: float = 2.0
+    style_scale: float = 1.0
     content_scale: float = 1.0
+    noise: Literal["antithetic", "independent"] = "antithetic"
     relaxation: Literal["printed", "none", "guard"] = "guard"
-    layer: str = "auto"
-    norm: Literal["frozen", "batch"] = "frozen"
+    layer: str = "stem"
+    content_layer: str = "auto"
+    norm: Literal["frozen", "batch"] = "batch"
     mixstyle_alpha: float = 0.1
     engine: Literal["auto", "plain", "twin", "fused", "graph", "compile"] = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -84,9 +91,10 @@ class SICL(Calibrator):
         for member in self.members:
             require_choice(MEMBERS, members=member)
         require_choice(("hard", "soft"), votes=self.votes)
-        require_choice(("gaussian", "mixstyle"), style=self.style)
+        require_choice(("gaussian", "mixstyle", "swap"), style=self.style)
         require_choice(("channel", "global"), delta=self.delta)
         require_choice(("both", "mean", "std"), components=self.components)
+        require_choice(("antithetic", "independent"), noise=self.noise)
         require_choice(("printed", "none", "guard"), relaxation=self.relaxation)
         require_choice(("frozen", "batch"), norm=self.norm)
         self.engine_options()
@@ -121,9 +129,9 @@ class SICL(Calibrator):
             "variants": 20,
             "content_variants": 20,
             "votes": "hard",
-            "style_scale": 1.0,
+            "style": "gaussian",
             "relaxation": "printed",
-            "norm": "batch",
+            "layer": "auto",
         }
         return cls(**{**printed, **changes})
 

@@ -33,15 +33,18 @@ def find_point(model: nn.Module, layer: str = "auto") -> Point:
 
     Args:
         model: any classifier.
-        layer: a module's name, "NAME:input" for what goes into it, or "auto": the output of the first
-            stage (convolutional networks) or the tokens that enter the first block (transformers).
+        layer: a module's name, "NAME:input" for what goes into it, "auto": the output of the first stage
+            (convolutional networks) or the tokens that enter the first block (transformers), or "stem":
+            what enters the first stage.
 
     Raises:
         OptionError: no module has that name.
         UnsupportedModelError: "auto" found no layer to perturb.
     """
-    if layer == "auto":
-        return _first_point(model)
+    if layer in ("auto", "stem"):
+        point = _first_point(model)
+        composite = any(True for _ in model.get_submodule(point.name).children())
+        return Point(point.name, "input") if layer == "stem" and composite else point
     name, _, side = layer.partition(":")
     names = [n for n, _ in model.named_modules() if n]
     if name not in names:
