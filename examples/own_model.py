@@ -1,6 +1,6 @@
 """SICL on a model nobody here wrote: a Hugging Face vision transformer (random weights, to run offline).
 
-    pip install "sicl[hf]" && python examples/own_model.py
+pip install "sicl[hf]" && python examples/own_model.py
 """
 
 import torch

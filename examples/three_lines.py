@@ -1,6 +1,6 @@
 """Confidence you can act on, in three lines, on the embedded model and images.
 
-    python examples/three_lines.py
+python examples/three_lines.py
 """
 
 import sicl
@@ -24,4 +24,6 @@ for batch in stream:
     confident_right += int((correct & keep).sum())
 
 print(f"accuracy on everything: {right / total:.1%}")
-print(f"accuracy where confidence >= 0.8: {confident_right / max(confident, 1):.1%} ({confident / total:.0%} kept)")
+print(
+    f"accuracy where confidence >= 0.8: {confident_right / max(confident, 1):.1%} ({confident / total:.0%} kept)"
+)

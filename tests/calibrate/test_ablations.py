@@ -73,10 +73,8 @@ def test_mixstyle_stays_within_the_styles_of_the_batch() -> None:
 )
 def test_each_ablation_changes_the_style_votes(changes: dict[str, Any]) -> None:
     """Every option is read."""
-    out, plain = (
-        _out(norm="batch", **changes) if "norm" not in changes else _out(**changes),
-        _out(norm="batch"),
-    )
+    base = {"norm": "batch", "style": "gaussian"}
+    out, plain = _out(**{**base, **changes}), _out(**base)
     assert bool(((out.confidence >= 0) & (out.confidence <= 1)).all())
     assert not torch.equal(out.signals["style_invariance"], plain.signals["style_invariance"])
 

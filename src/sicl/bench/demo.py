@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from sicl.bench.files import write_atomic
 from sicl.bench.plan import Plan, load_plan
@@ -24,9 +23,9 @@ TITLE = "TENT on corrupted CIFAR-10: can its confidence be trusted?"
 OnBatch = Callable[[str, Progress], None]
 
 
-def demo_plan(*, method: str, corruptions: Sequence[str], calibrators: Sequence[str], n: int | None) -> Plan:
+def demo_plan(*, method: str, corruptions: Sequence[str], calibrators: Sequence[str], n: int) -> Plan:
     """Return the demo's cells: one a corruption, on the embedded model and images."""
-    stream: dict[str, Any] = {"name": "benign", "corruption": list(corruptions), "severity": 5}
+    stream = {"name": "benign", "corruption": list(corruptions), "severity": 5, "n": n}
     return load_plan(
         {
             "name": "sicl demo",
@@ -35,7 +34,7 @@ def demo_plan(*, method: str, corruptions: Sequence[str], calibrators: Sequence[
             "models": [{"name": "demo"}],
             "methods": [{"name": method}],
             "calibrators": [{"name": name} for name in calibrators],
-            "streams": [stream | ({} if n is None else {"n": n})],
+            "streams": [stream],
         }
     )
 

@@ -114,6 +114,9 @@ class Engine:
         if self.options.engine == "plain":
             self.reason = "asked for"
             return
+        if self.options.engine == "auto" and images.is_cuda:
+            self.reason = 'the fast ways are not yet measured on CUDA; ask for engine="graph" to try them'
+            return
         features, logits = self.split.run(images)
         if self.split.plan == "whole":
             self.reason = "something bypasses the cut"

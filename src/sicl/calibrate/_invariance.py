@@ -16,7 +16,7 @@ from sicl.calibrate._engine import Engine
 from sicl.calibrate._guard import Guard
 from sicl.calibrate._memory import Recent
 from sicl.calibrate._variants import ContentVariants, StyleVariants, Variants
-from sicl.models.split import Split, logits_of
+from sicl.models.split import Split
 
 if TYPE_CHECKING:
     from sicl.calibrate.sicl import SICL
@@ -91,10 +91,10 @@ class SiclCalibration(Calibration):
         return engine.collect(draw(variants), labels).share(self.spec.votes)
 
     def _mirror(self, moment: Moment, labels: Tensor) -> Tensor:
-        logits = logits_of(moment.network(moment.images.flip(-1)))
-        if self.spec.votes == "hard":
-            return (logits.argmax(dim=1) == labels).float()
-        return predicted_probability(logits, labels)
+        engine = self.content_engine if self.spec.needs_content else self.engine
+        if not {"style", "content"} & set(self.spec.members) and not self.spec.needs_content:
+            engine.begin(moment.images)
+        return engine.collect(engine.view(moment.images.flip(-1)), labels).share(self.spec.votes)
 
     def _style_draw(self, mean: Tensor, std: Tensor) -> Draw:
         own = torch.stack([mean, std])

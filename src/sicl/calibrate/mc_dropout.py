@@ -35,7 +35,7 @@ class McDropout(Calibrator):
         prediction: "adapter" keeps its labels; "averaged" reports the ensemble's class and confidence.
         norm: batch norms during the passes: "batch": each pass has its own statistics, where the adapter
             uses batch statistics; "frozen": those of the clean pass are kept.
-        max_batch: the most rows sent through the network at once.
+        max_batch: the most rows sent through the network at once; None: 128 on a CPU (its cache), else 2,048.
         seed: of the masks.
 
     Raises:
@@ -52,11 +52,13 @@ class McDropout(Calibrator):
     stages: int = 4
     prediction: Literal["adapter", "averaged"] = "adapter"
     norm: Literal["batch", "frozen"] = "batch"
-    max_batch: int = 2048
+    max_batch: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require_positive(passes=self.passes, stages=self.stages, max_batch=self.max_batch)
+        require_positive(
+            passes=self.passes, stages=self.stages, max_batch=1 if self.max_batch is None else self.max_batch
+        )
         require_choice(("adapter", "averaged"), prediction=self.prediction)
         require_choice(("batch", "frozen"), norm=self.norm)
         if not 0 < self.p < 1:
@@ -98,7 +100,8 @@ class _DropoutCalibration(Calibration):
         batchwise = self.spec.norm == "batch"
         features = self.split.features(moment.images) if batchwise else self.split.run(moment.images)[0]
         rows = len(features)
-        per_chunk = max(1, self.spec.max_batch // rows)
+        limit = self.spec.max_batch or (128 if labels.device.type == "cpu" else 2048)
+        per_chunk = max(1, limit // rows)
         total = torch.zeros_like(moment.logits)
         for start in range(0, self.spec.passes, per_chunk):
             n = min(per_chunk, self.spec.passes - start)
