@@ -14,6 +14,6 @@ model = ViTForImageClassification(config)  # use from_pretrained(...) for a trai
 
 trusted = sicl.SICL().attach(sicl.Tent(lr=1e-4).attach(model))
 out = trusted(torch.rand(16, 3, 32, 32))
-print("perturbed at:", trusted.calibration.split.point)
+print("perturbed at:", trusted.calibration.engine.split.point)
 print("labels:", out.labels.tolist())
 print("confidence:", [round(c, 2) for c in out.confidence.tolist()])
