@@ -10,7 +10,9 @@ from torch import Tensor
 
 import sicl
 from sicl.adapt import METHODS
+from sicl.data import source_data
 from sicl.data.embedded import load_demo
+from sicl.streams import Benign
 
 N, BATCH = 384, 64
 WARM_UP = 192
@@ -47,3 +49,24 @@ def test_adaptation_beats_the_source_model_under_noise(name: str) -> None:
     """By a wide margin, and none is more than three points below plain batch statistics."""
     assert accuracy(name) > accuracy("source") + 0.1
     assert accuracy(name) >= accuracy("batchnorm") - 0.03
+
+
+@functools.cache
+def long_accuracy(name: str) -> float:
+    """The share of right predictions on the whole of 4,500 noisy images: three passes with other noise."""
+    source = source_data(load_demo("val"))
+    adapter = METHODS[name].for_dataset("demo").attach(sicl.load_model("demo"), source=source)
+    right = []
+    for seed in range(3):
+        for batch in Benign(corruption="gaussian_noise", seed=seed, corruption_seed=seed).open(
+            load_demo("test")
+        ):
+            right.append(adapter(batch.images).argmax(dim=1) == batch.labels)
+    return float(torch.cat(right).float().mean())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "source"])
+def test_no_method_falls_behind_batch_statistics_on_a_whole_long_stream(name: str) -> None:
+    """From the first image on, RoTTA's slow start included, none is more than three points below."""
+    assert long_accuracy(name) >= long_accuracy("batchnorm") - 0.03
