@@ -55,10 +55,11 @@ class SiclCalibration(Calibration):
         """Return the mean vote of the members, relaxed as the spec says, and the signals behind it."""
         labels = moment.logits.argmax(dim=1)
         signals = {"softmax": predicted_probability(moment.logits, labels)}
+        features, content_features = self._begin(moment.images)
         if "style" in self.spec.members:
-            signals["style_invariance"] = self._style(moment, labels)
+            signals["style_invariance"] = self._style(features, labels)
         if self.spec.needs_content:
-            signals["content_invariance"] = self._content(moment, labels)
+            signals["content_invariance"] = self._content(content_features, labels)
         if "mirror" in self.spec.members:
             signals["mirror_invariance"] = self._mirror(moment, labels)
         votes = [signals[f"{member}_invariance"] for member in self.spec.members]
@@ -73,14 +74,23 @@ class SiclCalibration(Calibration):
             return self.guard.relax(confidence, moment, labels, signals)
         return confidence
 
-    def _style(self, moment: Moment, labels: Tensor) -> Tensor:
-        mean, std = perturb.style_statistics(self.engine.begin(moment.images))
+    def _begin(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Run the clean batch up to the cuts that are looked at, each once; return both cuts' features."""
+        if "style" not in self.spec.members and self.spec.needs_content:
+            features = self.content_engine.begin(images)
+            return features, features
+        features = self.engine.begin(images)
+        if not self.spec.needs_content or self.content_engine is self.engine:
+            return features, features
+        return features, self.content_engine.begin(images)
+
+    def _style(self, features: Tensor, labels: Tensor) -> Tensor:
+        mean, std = perturb.style_statistics(features)
         self.styles.add(torch.stack([mean, std], dim=1))
         n = 20 if self.spec.variants == "adaptive" else self.spec.variants
         return self._invariance(self.engine, self._style_draw(mean, std), labels, n)
 
-    def _content(self, moment: Moment, labels: Tensor) -> Tensor:
-        features = self.content_engine.begin(moment.images)
+    def _content(self, features: Tensor, labels: Tensor) -> Tensor:
         _, std = perturb.style_statistics(features)
         draw = self._content_draw(features, std)
         return self._invariance(self.content_engine, draw, labels, self.spec.content_variants)
@@ -92,8 +102,6 @@ class SiclCalibration(Calibration):
 
     def _mirror(self, moment: Moment, labels: Tensor) -> Tensor:
         engine = self.content_engine if self.spec.needs_content else self.engine
-        if not {"style", "content"} & set(self.spec.members) and not self.spec.needs_content:
-            engine.begin(moment.images)
         return engine.collect(engine.view(moment.images.flip(-1)), labels).share(self.spec.votes)
 
     def _style_draw(self, mean: Tensor, std: Tensor) -> Draw:
