@@ -80,8 +80,11 @@ def test_an_interrupted_run_leaves_no_workers(tmp_path: Path) -> None:
 
 def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four cores for two workers are two threads each; there is always one."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3}, raising=False)
     assert [share_of_threads(workers) for workers in (1, 2, 3, 9)] == [4, 2, 1, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert share_of_threads(2) == 3
 
 
 def test_ray_replaces_dead_workers_and_agrees_with_one_process(tmp_path: Path) -> None:
@@ -123,6 +126,7 @@ def test_executors_are_chosen_by_name_or_by_the_number_of_workers() -> None:
         ({"workers": 0}, "`workers` must be > 0"),
         ({"workers": 2, "retries": -1}, "`retries`"),
         ({"name": "ray", "gpus": -1.0}, "`gpus`"),
+        ({"name": "ray", "gpus": 2.0}, "`gpus`"),
         ({"name": "ray", "cpus": 0.0}, "`cpus`"),
     ],
 )
@@ -133,11 +137,24 @@ def test_impossible_executors_are_refused(options: dict[str, Any], expected: str
 
 
 def test_a_gpu_device_on_ray_needs_gpus() -> None:
-    """Without any, Ray would hide them all."""
+    """Without any, Ray would hide them all; and it is Ray that chooses which."""
     assert RayCluster()._gpus(Settings(device="cuda")) == 1.0
     assert RayCluster()._gpus(Settings()) == 0.0
+    RayCluster(gpus=0.25)._check(Settings(device="cuda"))
     with pytest.raises(OptionError, match="share a GPU"):
-        RayCluster(gpus=0)._gpus(Settings(device="cuda"))
+        RayCluster(gpus=0)._check(Settings(device="cuda"))
+    with pytest.raises(OptionError, match="must be cuda on Ray"):
+        RayCluster()._check(Settings(device="cuda:1"))
+
+
+def test_auto_on_a_cluster_looks_at_the_cluster() -> None:
+    """The machine that starts a run may have no GPU."""
+    auto, cpu, gpu = Settings(device="auto"), [{"CPU": 2.0}], [{"CPU": 2.0}, {"CPU": 8.0, "GPU": 1.0}]
+    assert RayCluster()._device(auto, cpu) == "cpu"
+    assert RayCluster()._device(auto, gpu) == "cuda"
+    assert RayCluster(gpus=0)._device(auto, gpu) == "cpu"
+    assert RayCluster(gpus=0.5)._device(auto, cpu) == "cuda"
+    assert RayCluster()._device(Settings(), gpu) == "cpu"
 
 
 class _FakeRay:
@@ -151,9 +168,6 @@ class _FakeRay:
         self.given = options
         if self.error is not None:
             raise self.error
-
-    def cluster_resources(self) -> dict[str, float]:
-        return {"CPU": 8.0, "GPU": 2.0}
 
 
 def test_the_address_of_a_cluster_reaches_ray_and_a_refusal_is_explained() -> None:
@@ -171,8 +185,14 @@ def test_the_address_of_a_cluster_reaches_ray_and_a_refusal_is_explained() -> No
 
 
 def test_a_cluster_has_room_for_as_many_cells_as_its_scarcest_resource() -> None:
-    """Fractions of a GPU count; a cell that fits nowhere is refused."""
-    assert _room(_FakeRay(), {"CPU": 1.0, "GPU": 0.0}) == 8
-    assert _room(_FakeRay(), {"CPU": 1.0, "GPU": 0.5}) == 4
+    """Fractions of a GPU count, but none is put together from two GPUs or two nodes."""
+    nodes = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 1.0}]
+    assert _room(nodes, {"CPU": 1.0, "GPU": 0.0}) == 9
+    assert _room(nodes, {"CPU": 0.1, "GPU": 0.0}) == 90
+    assert _room(nodes, {"CPU": 1.0, "GPU": 0.5}) == 4
+    assert _room(nodes, {"CPU": 1.0, "GPU": 0.4}) == 4
+    assert _room(nodes, {"CPU": 3.0, "GPU": 0.25}) == 2
+    with pytest.raises(OptionError, match=r"no room for a cell, which takes 9 CPU;"):
+        _room(nodes, {"CPU": 9.0, "GPU": 0.0})
     with pytest.raises(OptionError, match="no room"):
-        _room(_FakeRay(), {"CPU": 1.0, "GPU": 4.0})
+        _room([{"CPU": 8.0}], {"CPU": 1.0, "GPU": 0.25})

@@ -20,7 +20,7 @@ from rich.console import Console
 import sicl
 from sicl.bench.cell import Cell
 from sicl.bench.executors import Finished, Stepped
-from sicl.bench.live import choose_device, show_plan, show_summary
+from sicl.bench.live import show_plan, show_summary
 from sicl.bench.plan import load_plan
 from sicl.bench.progress import Display, duration
 from sicl.bench.record import record_from_predictions
@@ -216,4 +216,3 @@ def test_a_plan_can_be_shown() -> None:
     assert "tent (4)" in shown
     assert "and 3 more" in shown
     assert "480 images" in shown
-    assert choose_device("cpu") == "cpu"

@@ -46,7 +46,10 @@ def _version(package: str) -> str | None:
 @cache
 def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))
+        try:
+            return str(torch.cuda.get_device_name(device))
+        except (RuntimeError, AssertionError):  # The record of a failure must not fail.
+            return "does not answer"
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]

@@ -60,7 +60,7 @@ def run_live(
     console = console or make_console()
     settings = Settings(
         data=str(data.absolute()) if data else None,
-        device=choose_device(device),
+        device=device,
         predictions=predictions,
         cache=str(cache.absolute()) if cache else None,
         threads=threads,
@@ -81,15 +81,6 @@ def run_live(
     report = write_report(result.records, folder / "report.html", title=plan.name)
     console.print(f"Records in {folder}, report in {report}.")
     return result
-
-
-def choose_device(device: str) -> str:
-    """Return the device that "auto" stands for: a GPU where there is one."""
-    if device != "auto":
-        return device
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def show_summary(result: Result, console: Console) -> None:

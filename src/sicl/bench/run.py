@@ -6,7 +6,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,10 +48,17 @@ OnBatch = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a cell leaves behind: its record, and the bytes of its predictions file if that was asked for."""
+    """What a cell leaves behind.
+
+    Args:
+        record: its result, or why there is none.
+        predictions: the bytes of its predictions file, if that was asked for.
+        spent: the process that ran it cannot run another: its GPU does not answer it any more.
+    """
 
     record: Record
     predictions: bytes | None = None
+    spent: bool = False
 
 
 def run_cell(
@@ -69,19 +76,20 @@ def run_cell(
     recorder = Recorder(**cell.identity)
     started = time.perf_counter()
     try:
-        return _run(cell, shelf, recorder, predictions, on_batch)
+        with _current(shelf.device):
+            return _run(cell, shelf, recorder, predictions, on_batch)
     except Exception as error:
         # A cell must never vanish from an average: whatever happened is kept as its result.
         reason = str(error) if isinstance(error, SiclError) else f"{type(error).__name__}: {error}"
-        if shelf.device.type == "cuda":
-            # Other workers may share the GPU: what a cell that ran out of memory held is theirs again.
-            torch.cuda.empty_cache()
-        details = {
-            "spec": dict(cell.spec),
-            "environment": {**environment(shelf.device), "traceback": traceback.format_exc(limit=-4)},
-            "timing": {"total_s": time.perf_counter() - started},
-        }
-        return Outcome(recorder.failed(reason.strip() or type(error).__name__, **details))
+        reason, trace = reason.strip() or type(error).__name__, traceback.format_exc(limit=-4)
+    # Out of the handler: the error held the cell's tensors, and a GPU's memory is free only without them.
+    spent = not _answers(shelf.device)
+    details = {
+        "spec": dict(cell.spec),
+        "environment": {**environment(shelf.device), "traceback": trace},
+        "timing": {"total_s": time.perf_counter() - started},
+    }
+    return Outcome(recorder.failed(reason, **details), spent=spent)
 
 
 def _run(
@@ -217,6 +225,24 @@ def _with_summaries(rows: Mapping[str, dict[str, Any]], panel: Panel) -> dict[st
 def _predictions_bytes(recorder: Recorder) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         return recorder.save_predictions(Path(folder) / "predictions.npz").read_bytes()
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Make a GPU the current one: streams, graphs and kernels that name none must not go to the first."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def _answers(device: torch.device) -> bool:
+    """Say whether a device still works after an error; memory that a GPU's worker held is the others' again."""
+    if device.type != "cuda":
+        return True
+    try:
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+    except (RuntimeError, AssertionError):
+        # An illegal access or a failed assertion in a kernel: CUDA refuses this process all further work.
+        return False
+    return True
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def demo(
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from sicl.bench.demo import demo_plan, run_demo, write_demo
-    from sicl.bench.live import choose_device
+    from sicl.bench.device import choose_device
 
     console = Console(highlight=False)
     plan = demo_plan(

@@ -19,10 +19,10 @@ class Settings:
 
     Args:
         data: the folder with the data; None means SICL_DATA or ~/.cache/sicl.
-        device: "cpu", "cuda" (the workers share the GPUs), "cuda:1", "mps".
+        device: "cpu", "cuda" (the workers share the GPUs), "cuda:1", "mps", or "auto".
         predictions: keep every sample's prediction.
         cache: a folder for corrupted images, shared between workers and runs; None keeps them in memory.
-        threads: CPU threads a worker; None divides the cores among the workers.
+        threads: CPU threads a worker; None means OMP_NUM_THREADS, or the cores divided among the workers.
     """
 
     data: str | None = None
@@ -32,16 +32,15 @@ class Settings:
     threads: int | None = None
 
     def shelf(self, worker: int = 0) -> Shelf:
-        """Return an empty shelf for one worker; "cuda" becomes one of the GPUs."""
+        """Return an empty shelf for one worker, in the worker's own process."""
         import torch
 
+        from sicl.bench.device import choose_device, device_of_worker
         from sicl.bench.shelf import Shelf
 
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        device = self.device
-        if device == "cuda" and torch.cuda.device_count() > 1:
-            device = f"cuda:{worker % torch.cuda.device_count()}"
+        device = device_of_worker(choose_device(self.device), worker, torch.cuda.device_count())
         return Shelf(self.data, device, self.cache)
 
 

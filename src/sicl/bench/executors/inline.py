@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sicl.bench.cell import Cell
 from sicl.bench.executors.base import Emit, Finished, Settings, Started, Stepped
+from sicl.errors import SiclError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,4 +25,10 @@ class Inline:
             def step(progress: Progress, cell: Cell = cell) -> None:
                 emit(Stepped(cell, 0, progress))
 
-            emit(Finished(cell, 0, run_cell(cell, shelf, predictions=settings.predictions, on_batch=step)))
+            outcome = run_cell(cell, shelf, predictions=settings.predictions, on_batch=step)
+            emit(Finished(cell, 0, outcome))
+            if outcome.spent:
+                raise SiclError(
+                    f"{shelf.device} does not answer this process any more, after {cell.label} failed "
+                    f"({outcome.record.error}); the same command goes on with the next cell."
+                )

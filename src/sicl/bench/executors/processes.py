@@ -5,12 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from sicl.bench.cell import Cell
+from sicl.bench.device import choose_device
 from sicl.bench.executors.base import Emit, Finished, Settings, Started, Stepped
 from sicl.bench.executors.lost import lost_cell
 
@@ -32,14 +33,20 @@ class Processes:
     def run(self, cells: Sequence[Cell], settings: Settings, emit: Emit) -> None:
         """Run the cells; see `Executor`."""
         count = min(self.workers, len(cells))
-        if settings.threads is None:
-            settings = replace(settings, threads=share_of_threads(count))
+        threads = settings.threads or share_of_threads(count)
+        # A device that is not here is one sentence now, not a failure of every cell.
+        settings = replace(settings, threads=threads, device=choose_device(settings.device))
         _Pool(list(cells), settings, emit, self.retries).run(count)
 
 
 def share_of_threads(workers: int) -> int:
-    """Return the CPU threads of each worker: the cores divided among them, at least one."""
-    return max(1, (os.cpu_count() or 1) // max(workers, 1))
+    """Return the CPU threads of each worker: what OMP_NUM_THREADS says, or the cores divided among them."""
+    wanted = os.environ.get(THREADS[0], "")
+    if wanted.isdecimal() and int(wanted) > 0:
+        return int(wanted)
+    # A container or batch system may give this process fewer cores than the machine has.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // max(workers, 1))
 
 
 class _Pool:
@@ -81,13 +88,17 @@ class _Pool:
         assert worker.cell is not None
         try:
             kind, content = worker.connection.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # OSError: it died in the middle of a message.
             self._replace(index)
             return
         if kind == "step":
             self._emit(Stepped(worker.cell, index, content))
+            return
+        self._emit(Finished(worker.cell, index, content))
+        if content.spent:
+            worker.kill()
+            self._renew(index)
         else:
-            self._emit(Finished(worker.cell, index, content))
             self._hand_out(index)
 
     def _replace(self, index: int) -> None:
@@ -102,8 +113,14 @@ class _Pool:
             often = "once" if lost == 1 else f"{lost} times"
             reason = f"its worker died {often} (exit code {code})"
             self._emit(Finished(cell, index, lost_cell(cell, reason)))
-        self._workers[index] = _Worker(index, self._settings)
-        self._hand_out(index)
+        self._renew(index)
+
+    def _renew(self, index: int) -> None:
+        """Put a new worker in an ended one's place, if there is something left for it."""
+        del self._workers[index]
+        if self._waiting:
+            self._workers[index] = _Worker(index, self._settings)
+            self._hand_out(index)
 
 
 class _Worker:
@@ -123,10 +140,13 @@ class _Worker:
 
     def start(self, cell: Cell) -> None:
         self.cell = cell
-        self.connection.send(cell)
+        # A worker that has died meanwhile is seen, and replaced, when the pool next listens to it.
+        with suppress(OSError):
+            self.connection.send(cell)
 
     def retire(self) -> None:
-        self.connection.send(None)
+        with suppress(OSError):
+            self.connection.send(None)
         self.process.join()
         self.connection.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ class RayCluster:
     Args:
         workers: cells at the same time; None: as many as fit on the cluster.
         address: of the cluster ("auto", "ray://host:10001"); None starts one on this machine.
-        gpus: GPUs a cell takes; a fraction lets cells share one. None: 1 on a GPU device, else 0.
+        gpus: the share of a GPU that a cell takes, up to 1. None: 1 on a GPU device, else 0.
         cpus: CPUs a cell takes.
         retries: how often a cell is tried again after its worker was lost.
     """
@@ -41,29 +41,47 @@ class RayCluster:
 
     def __post_init__(self) -> None:
         require_positive(cpus=self.cpus)
-        if self.gpus is not None and self.gpus < 0:
-            raise OptionError(f"`gpus` must be >= 0, got {self.gpus!r}.")
+        if self.gpus is not None and not 0 <= self.gpus <= 1:
+            raise OptionError(
+                f"`gpus` must lie in [0, 1], for a cell uses one GPU at most; got {self.gpus!r}."
+            )
 
     def run(self, cells: Sequence[Cell], settings: Settings, emit: Emit) -> None:
         """Run the cells; see `Executor`."""
         ray = _import_ray()
         settings = replace(settings, threads=settings.threads or max(1, int(self.cpus)))
+        self._check(settings)
         mine = not ray.is_initialized()
         if mine:
             _connect(ray, self.address)
         try:
+            nodes = [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+            settings = replace(settings, device=self._device(settings, nodes))
             needs = {"CPU": self.cpus, "GPU": self._gpus(settings)}
-            count = min(self.workers or _room(ray, needs), len(cells))
+            count = min(self.workers or _room(nodes, needs), len(cells))
             _Pool(ray, list(cells), settings, emit, needs, self.retries).run(count)
         finally:
             if mine:
                 ray.shutdown()
 
-    def _gpus(self, settings: Settings) -> float:
-        uses_gpu = settings.device.startswith("cuda")
-        if uses_gpu and self.gpus == 0:
+    def _check(self, settings: Settings) -> None:
+        """Refuse what no cluster can do."""
+        if settings.device.startswith("cuda:"):
+            raise OptionError(
+                f"`device` must be cuda on Ray, which chooses the GPU; got {settings.device!r}."
+            )
+        if settings.device == "cuda" and self.gpus == 0:
             raise OptionError("`gpus` must be > 0 with device cuda, got 0; 0.25 lets four cells share a GPU.")
-        return (1.0 if uses_gpu else 0.0) if self.gpus is None else self.gpus
+
+    def _device(self, settings: Settings, nodes: Sequence[Mapping[str, float]]) -> str:
+        """Return the workers' device; "auto" looks at the cluster, not at this machine."""
+        if settings.device != "auto":
+            return settings.device
+        found = self.gpus is None and any(node.get("GPU", 0) > 0 for node in nodes)
+        return "cuda" if self.gpus or found else "cpu"
+
+    def _gpus(self, settings: Settings) -> float:
+        return float(settings.device == "cuda") if self.gpus is None else self.gpus
 
 
 class _Pool:
@@ -101,6 +119,9 @@ class _Pool:
                 outcome = lost_cell(cell, f"its worker was lost {self._retries + 1} times ({reason})")
                 actor = self._actor.remote(index, self._settings)
             self._emit(Finished(cell, index, outcome))
+            if outcome.spent:
+                self._ray.kill(actor)
+                actor = self._actor.remote(index, self._settings)
             self._hand_out(index, actor)
 
     def _hand_out(self, index: int, actor: Any) -> None:
@@ -154,11 +175,19 @@ def _connect(ray: Any, address: str | None) -> None:
         ) from error
 
 
-def _room(ray: Any, needs: dict[str, float]) -> int:
-    """Return how many cells fit on the cluster at the same time."""
-    has = ray.cluster_resources()
-    room = min(int(has.get(name, 0) / amount) for name, amount in needs.items() if amount > 0)
+def _room(nodes: Sequence[Mapping[str, float]], needs: Mapping[str, float]) -> int:
+    """Return how many cells fit on the cluster at the same time; none is spread over two nodes or two GPUs."""
+    room = 0
+    for node in nodes:
+        cpus = _times(node.get("CPU", 0), needs["CPU"])
+        gpus = int(node.get("GPU", 0)) * _times(1, needs["GPU"]) if needs["GPU"] else cpus
+        room += min(cpus, gpus)
     if room < 1:
         wanted = ", ".join(f"{amount:g} {name}" for name, amount in needs.items() if amount > 0)
         raise OptionError(f"the Ray cluster has no room for a cell, which takes {wanted}; ask for less.")
     return room
+
+
+def _times(there: float, wanted: float) -> int:
+    # Ray counts in ten thousandths; so 0.3 holds three times 0.1.
+    return round(there * 10_000) // max(1, round(wanted * 10_000))
