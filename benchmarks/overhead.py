@@ -4,7 +4,7 @@ All ways run side by side in one process, interleaved, on the state of a TENT-ad
 median. "naive" is a hook and 40 whole forward passes; "floor" the operations of the 40 suffix passes at the
 measured peak of a matrix product in the dtype that SICL computes in.
 
-    python benchmarks/overhead.py [--quick] [--json FILE]
+    python benchmarks/overhead.py [--quick | --cases resnet18:64,resnet50:200] [--json FILE]
     python benchmarks/overhead.py --markdown FILE.json
 """
 
@@ -35,6 +35,7 @@ VARIANTS = 20
 FORTY: dict[str, Any] = {
     "members": ("style",),
     "relaxation": "printed",
+    "temper": False,
     "style": "gaussian",
     "layer": "auto",
     "content_layer": "auto",
@@ -270,10 +271,11 @@ def matmul_peak(device: torch.device, dtype: torch.dtype) -> float:
     return 2 * n**3 / min(timed(lambda: a @ b, device) for _ in range(200))
 
 
-def cases(device: torch.device, quick: bool) -> list[tuple[str, int, int]]:
+def cases(device: torch.device, chosen: str | None) -> list[tuple[str, int, int]]:
     """(architecture, width, batch), what matters most first: full size on a GPU, narrow on a CPU."""
-    if quick:
-        order = [("resnet18", 64)]
+    if chosen:
+        pairs = (item.partition(":") for item in chosen.split(","))
+        order = [(name, int(batch or 64)) for name, _, batch in pairs]
     elif device.type == "cuda":
         order = [("resnet18", 64), ("resnet50", 200), ("vit_small", 64), ("resnet18", 200), ("resnet50", 64)]
         order += [("vit_small", 200), ("resnet18", 1), ("resnet50", 1), ("vit_small", 1)]
@@ -313,7 +315,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     dtype = torch.bfloat16 if likes_bfloat16(device) else torch.float32
     peak = matmul_peak(device, dtype)
     result: dict[str, Any] = {"environment": environment(device), "peak_tflops": peak / 1e12, "cases": []}
-    todo = cases(device, options.quick)
+    todo = cases(device, "resnet18:64" if options.quick else options.cases)
     started = time.perf_counter()
     for number, (arch, width, batch) in enumerate(todo):
         left = options.seconds - (time.perf_counter() - started)
@@ -378,6 +380,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="ResNet-18 with batch 64 only")
+    parser.add_argument("--cases", help="these only, as resnet18:64,resnet50:200")
     parser.add_argument("--all", action="store_true", help="every engine, not only the ones `auto` chooses")
     parser.add_argument("--compile", action="store_true", help="torch.compile too (minutes)")
     parser.add_argument("--tune", action="store_true", help="let cuDNN time its algorithms (cudnn.benchmark)")

@@ -95,3 +95,12 @@ def test_bad_options_are_refused(options: dict[str, Any]) -> None:
     """Specs are checked when made."""
     with pytest.raises(OptionError, match=next(iter(options))):
         sicl.McDropout(**options)
+
+
+def test_bfloat16_passes_change_little() -> None:
+    """Rounding only, with the same masks."""
+    x = images(16)
+    exact = sicl.McDropout(passes=20, precision="float32").attach(small_net())(x)
+    rounded = sicl.McDropout(passes=20, precision="bfloat16").attach(small_net())(x)
+    assert float((exact.confidence - rounded.confidence).abs().max()) < 0.03
+    assert not torch.equal(exact.confidence, rounded.confidence)

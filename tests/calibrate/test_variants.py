@@ -307,7 +307,7 @@ def test_a_batch_stops_when_it_has_settled(norm: str, settled: float, spent: lis
         return pool.part(sum(taken) - n, sum(taken))
 
     labels = torch.arange(12) % 5
-    shares = draw_until_settled(runner, draw, labels, "soft", settled=settled)
+    shares = draw_until_settled({"style": (runner, draw)}, labels, "soft", settled=settled)["style"]
     assert taken == spent
     expected = runner.collect(pool.part(0, sum(spent)), labels).soft.mean(0)
     assert torch.allclose(shares, expected, atol=1e-5)

@@ -56,6 +56,17 @@ def test_fixed_norms_disappear_into_convolutions() -> None:
     assert sum("convolution" in t for t in targets) == 15
 
 
+def test_a_shortcut_leaves_its_bias_to_the_convolution_it_is_added_to() -> None:
+    """Folded, both have a bias; two additions of one are one."""
+    if kernels_for(torch.device("cpu")) is None:
+        pytest.skip("no oneDNN")
+    _, stacked, suffix, expected = suffix_of("resnet18", batchwise=False, frozen=True)
+    suffix.settle(stacked)
+    alone = [n for n in suffix._with_fused_kernels().graph.nodes if "aten.convolution" in str(n.target)]
+    assert [node.args[2] for node in alone] == [None] * 3
+    assert torch.allclose(suffix(stacked), expected, atol=1e-4)
+
+
 def test_additions_and_activations_disappear_into_convolutions_where_the_backend_can() -> None:
     """Every ReLU after layer1 is the end of a convolution."""
     if kernels_for(torch.device("cpu")) is None:
@@ -71,7 +82,10 @@ def test_norms_of_stacked_batches_take_what_follows_them(monkeypatch: pytest.Mon
     """With a kernel for it (here a stand-in), norm, addition and ReLU are one call."""
     calls: list[tuple[bool, bool]] = []
 
-    def norm(x: Tensor, groups: int, weight: Any, bias: Any, eps: float, *, other: Any, relu: bool) -> Tensor:
+    def norm(
+        x: Tensor, groups: int, weight: Any, bias: Any, eps: float, *, other: Any, relu: bool, keep: Any
+    ) -> Tensor:
+        assert keep is None
         calls.append((other is not None, relu))
         out = grouped_batch_norm(x, groups, weight, bias, eps)
         out = out if other is None else out + other

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
@@ -21,37 +21,40 @@ SETTLED = 0.13
 
 
 def draw_until_settled(
-    engine: Engine,
-    draw: Draw,
+    kinds: Mapping[str, tuple[Engine, Draw]],
     labels: Tensor,
-    kind: Literal["hard", "soft"],
+    votes: Literal["hard", "soft"],
     *,
     rounds: tuple[int, ...] = ROUNDS,
     settled: float = SETTLED,
-) -> Tensor:
-    """Return each sample's mean vote over as many variants as the batch needs.
+) -> dict[str, Tensor]:
+    """Return each sample's mean vote, for each kind of variants, over as many as the batch needs.
 
     The batch stops as a whole. Stopping sample by sample was measured and is worse: whoever stops early does
     so because the first votes happened to agree, which makes the stopped ones too sure (1 to 2 points of ECE
-    at the same cost; `docs/performance.md`).
+    at the same cost; `docs/performance.md`). All kinds go on side by side, so that the device is waited for
+    once a round.
 
     Args:
-        engine: with the batch begun.
-        draw: draws variants, a half and its opposite.
+        kinds: by name, an engine with the batch begun, and what draws variants, a half and its opposite.
         labels: N, the predicted classes.
-        kind: of the votes.
+        votes: their kind.
         rounds: how many variants to draw at a time, even numbers from 4 on.
         settled: the standard error to reach.
     """
-    pairs: list[Tensor] = []
+    pairs: dict[str, list[Tensor]] = {name: [] for name in kinds}
+    unsettled = list(kinds)
     for n in rounds:
-        votes = engine.collect(draw(n), labels).of(kind)
-        # Opposite noise makes votes of a pair depend on each other: a pair counts as one observation.
-        pairs.append(votes.view(2, n // 2, -1).mean(dim=0))
-        seen = torch.cat(pairs)
-        if float(standard_error(seen)) <= settled:
+        for name in unsettled:
+            engine, draw = kinds[name]
+            # Opposite noise makes votes of a pair depend on each other: a pair counts as one observation.
+            cast = engine.collect(draw(n), labels).of(votes)
+            pairs[name].append(cast.view(2, n // 2, -1).mean(dim=0))
+        errors = torch.stack([standard_error(torch.cat(pairs[name])) for name in unsettled]).tolist()
+        unsettled = [name for name, error in zip(unsettled, errors) if not error <= settled]
+        if not unsettled:
             break
-    return seen.mean(dim=0)
+    return {name: torch.cat(seen).mean(dim=0) for name, seen in pairs.items()}
 
 
 def standard_error(votes: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -73,10 +74,25 @@ def new_pool(device: torch.device) -> Any:
     return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
 
+@contextmanager
+def tuned(device: torch.device) -> Iterator[None]:
+    """Let cuDNN time its algorithms for the shapes that are new to it, and remember the fastest.
+
+    Not where the user asked for deterministic algorithms: which is fastest may change from run to run.
+    """
+    backend: Any = torch.backends.cudnn
+    before = backend.benchmark
+    backend.benchmark = before or (device.type == "cuda" and not backend.deterministic)
+    try:
+        yield
+    finally:
+        backend.benchmark = before
+
+
 def _captured(function: Callable[[], Any], pool: Any) -> tuple[Any, Any]:
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream), torch.no_grad():
+    with torch.cuda.stream(stream), torch.no_grad(), tuned(torch.device("cuda")):
         for _ in range(_WARM_UPS):
             function()
     torch.cuda.current_stream().wait_stream(stream)

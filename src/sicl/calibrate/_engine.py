@@ -56,7 +56,7 @@ class Engine:
     """Votes of variants, batch by batch: `features = begin(images)`, then `collect(variants, labels)`.
 
     `name` says which way runs, `reason` why not a faster one, `rows_sent` how many variants of samples it
-    has computed so far.
+    has computed so far. `temperature`, if set, divides the variants' logits before soft votes are taken.
 
     Args:
         split: the live network, cut.
@@ -71,6 +71,7 @@ class Engine:
         self._chosen = False
         self._base: Tensor | None = None
         self._limit: int | None = options.max_batch
+        self.temperature: Tensor | None = None
 
     @property
     def name(self) -> str:
@@ -92,7 +93,7 @@ class Engine:
         if not self._chosen or (self._fast is not None and not self._fast.fits(images)):
             self._choose(images)
         if self._fast is not None:
-            features = self.split.features(images)
+            features = self._fast.features(images)
             self._base = self._fast.begin(features)
             return features
         frozen = self.options.norm == "frozen" and self.split.batch_dependent()
@@ -104,18 +105,16 @@ class Engine:
         """Return another view of the last batch (a mirrored one, say) as one variant of it."""
         assert self._base is not None
         images = images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
-        features = self.split.features_of_view(images)
         if self._fast is not None:
-            features = self._fast.cast(features)
+            features = self._fast.cast(self._fast.features(images, view=True))
+        else:
+            features = self.split.features_of_view(images)
         return GivenVariants(features.unsqueeze(0))
 
     def _choose(self, images: Tensor) -> None:
         self._fast, self.reason, self._chosen = None, "", True
         if self.options.engine == "plain":
             self.reason = "asked for"
-            return
-        if self.options.engine == "auto" and images.is_cuda:
-            self.reason = 'the fast ways are not yet measured on CUDA; ask for engine="graph" to try them'
             return
         features, logits = self.split.run(images)
         if self.split.plan == "whole":
@@ -174,9 +173,12 @@ class Engine:
         limit = self._rows_at_once()
         if len(labels) <= limit or not self.independent:
             base = self._base if rows is None else self._base[rows]
+            temperature = labels.new_ones((), dtype=torch.float32)
+            if self.temperature is not None:
+                temperature = self.temperature
             if self._fast is not None:
-                return self._fast.vote(variants, base, labels)
-            return vote(variants, base, labels, self._plain(rows))
+                return self._fast.vote(variants, base, labels, temperature)
+            return vote(variants, base, labels, temperature, self._plain(rows))
         parts = []
         for start in range(0, len(labels), limit):
             part = torch.arange(start, min(start + limit, len(labels)), device=labels.device)

@@ -7,12 +7,16 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 
-from sicl.calibrate._capture import Captured, Replay, is_out_of_memory, new_pool
+from sicl.calibrate._capture import Captured, Replay, is_out_of_memory, new_pool, tuned
+from sicl.calibrate._prefix import Prefix
 from sicl.calibrate._variants import Variants, Votes, vote
 from sicl.models.fused import FusedSuffix
 from sicl.models.split import Split
 from sicl.models.twin import CannotTwin, Twin
 
+TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.4}
+"""How far a twin's logits may be from the network's, relative to their size. Rounding only (TF32 has much of
+it, and the logits of an untrained network are mostly rounding in bfloat16); a wrong pass is off by 100 %."""
 _WORTH_TRACING = 1 << 20
 """Values in a pass's features above which tracing (a fraction of a second, once a shape) pays."""
 _MOST_SHAPES = 48
@@ -37,6 +41,7 @@ class FastPasses:
         self.split, self.way, self.dtype = split, way, dtype
         self.twin = Twin(split, dtype, images, frozen=frozen)
         self.notes: list[str] = []
+        self._prefix = Prefix(split, self.notes)
         self._kind = (tuple(images.shape[1:]), images.device)
         self._suffixes: dict[Hashable, FusedSuffix | None] = {}
         self._captures: dict[Hashable, Captured | None] = {}
@@ -54,6 +59,12 @@ class FastPasses:
     def fits(self, images: Tensor) -> bool:
         """Say whether the twin is one of the network as it stands, for images like these."""
         return self._kind == (tuple(images.shape[1:]), images.device) and self.twin.fits()
+
+    def features(self, images: Tensor, *, view: bool = False) -> Tensor:
+        """Run a batch (or another view of it) up to the cut."""
+        if self._captures_graphs(images.device):
+            return self._prefix(images, view=view)
+        return self.split.features_of_view(images) if view else self.split.features(images)
 
     def begin(self, features: Tensor) -> Tensor:
         """Take over the network as it stands; return the features to make variants of."""
@@ -98,40 +109,39 @@ class FastPasses:
         base = self.begin(features)
         again = self._resume(base, 1)
         error = float((again - logits).abs().mean()) / (float(logits.abs().mean()) + 1e-6)
-        if not error < (1e-3 if self.dtype == torch.float32 else 0.1):
-            raise CannotTwin(f"logits in {self.dtype} are off by {error:.0%}")
+        if not error < TOLERANCE[self.dtype]:
+            raise CannotTwin(f"logits in {self.dtype} are off by {error:.1%}")
 
-    def vote(self, variants: Variants, features: Tensor, labels: Tensor) -> Votes:
+    def vote(self, variants: Variants, features: Tensor, labels: Tensor, temperature: Tensor) -> Votes:
         """Make the variants, resume them, and count; as one captured graph from the second time on."""
         if not self._captures_graphs(features.device):
-            return vote(variants, features, labels, self._resume)
-        tensors = [features, labels, *variants.tensors()]
+            return vote(variants, features, labels, temperature, self._resume)
+        tensors = [features, labels, temperature, *variants.tensors()]
         key = (type(variants), *(tuple(t.shape) for t in tensors))
         if key not in self._captures:
             self._captures[key] = None
-            return vote(variants, features, labels, self._resume)
+            return vote(variants, features, labels, temperature, self._resume)
         captured = self._captures[key]
         shape = (len(variants) * len(features), *features.shape[1:])
         suffix = self._suffixes.get((shape, len(variants), False))
         if suffix is None:
-            return vote(variants, features, labels, self._resume)
+            return vote(variants, features, labels, temperature, self._resume)
         self._prepare(suffix)
         if captured is None:
-            captured = self._capture(variants, features, labels, suffix)
+            captured = self._capture(variants, tensors, suffix)
             self._captures[key] = captured
         if captured is None:
-            return vote(variants, features, labels, self._resume)
+            return vote(variants, features, labels, temperature, self._resume)
         self._used = "graph"
         votes = captured(tensors)
         return Votes(votes.hard.clone(), votes.soft.clone())
 
-    def _capture(
-        self, variants: Variants, features: Tensor, labels: Tensor, suffix: FusedSuffix
-    ) -> Captured | None:
+    def _capture(self, variants: Variants, tensors: list[Tensor], suffix: FusedSuffix) -> Captured | None:
         def step(tensors: list[Tensor]) -> Votes:
-            return vote(variants.with_tensors(tensors[2:]), tensors[0], tensors[1], lambda x, _n: suffix(x))
+            features, labels, temperature, *described = tensors
+            made = variants.with_tensors(described)
+            return vote(made, features, labels, temperature, lambda x, _n: suffix(x))
 
-        tensors = [features, labels, *variants.tensors()]
         try:
             captured = Captured(step, tensors, self._pool)
             off = float((captured(tensors).soft - step(tensors).soft).abs().max())
@@ -171,7 +181,8 @@ class FastPasses:
         try:
             suffix = FusedSuffix(self.twin, made, groups, records=records)
             suffix.prepare()
-            suffix.settle(made, compiled=self.way == "compile")
+            with tuned(made.device):
+                suffix.settle(made, compiled=self.way == "compile")
         except CannotTwin as error:
             self.notes.append(str(error))
             return None
@@ -196,6 +207,7 @@ class FastPasses:
 
     def forget(self) -> None:
         """Give back the memory of what was traced and captured."""
+        self._prefix.forget()
         self._captures.clear()
         self._prepared.clear()
         self._suffixes.clear()

@@ -51,7 +51,7 @@ class Guard:
         due = self._batches % EVERY == 0 or self._level > 0
         self._batches += 1
         if not due or not self._moved():
-            signals["collapse"] = torch.tensor(self._level, device=confidence.device)
+            signals["collapse"] = confidence.new_full((), self._level)
             return confidence
         attached = logits_of(torch.func.functional_call(self.network, self._start, (moment.images,)))
         n_classes = attached.shape[1]

@@ -15,6 +15,7 @@ from sicl.calibrate._draws import beta
 from sicl.calibrate._engine import Engine
 from sicl.calibrate._guard import Guard
 from sicl.calibrate._memory import Recent
+from sicl.calibrate._temper import Temper
 from sicl.calibrate._variants import ContentVariants, StyleVariants, Variants
 from sicl.models.split import Split
 
@@ -43,6 +44,7 @@ class SiclCalibration(Calibration):
         self.generator = torch.Generator(parameter.device if parameter is not None else "cpu")
         self.styles = Recent(64)
         self.guard = Guard(adapter.network)
+        self.temper = Temper(self.generator.device, spec.seed)
         self.reset()
 
     def reset(self) -> None:
@@ -50,20 +52,25 @@ class SiclCalibration(Calibration):
         self.generator.manual_seed(self.spec.seed)
         self.styles.clear()
         self.guard.reset()
+        self.temper.reset()
 
     def confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean vote of the members, relaxed as the spec says, and the signals behind it."""
         labels = moment.logits.argmax(dim=1)
         signals = {"softmax": predicted_probability(moment.logits, labels)}
+        if self.spec.temper:
+            self.temper.observe(moment, labels)
+            self.engine.temperature = self.content_engine.temperature = self.temper.votes_at()
+            signals["temperature"] = self.temper.temperature
         features, content_features = self._begin(moment.images)
-        if "style" in self.spec.members:
-            signals["style_invariance"] = self._style(features, labels)
-        if self.spec.needs_content:
-            signals["content_invariance"] = self._content(content_features, labels)
         if "mirror" in self.spec.members:
             signals["mirror_invariance"] = self._mirror(moment, labels)
+        signals |= self._invariances(self._draws(features, content_features), labels)
         votes = [signals[f"{member}_invariance"] for member in self.spec.members]
-        return self._relaxed(torch.stack(votes).mean(dim=0), moment, labels, signals), signals
+        confidence = torch.stack(votes).mean(dim=0)
+        if self.spec.temper:
+            confidence = self.temper.join(confidence, moment, labels)
+        return self._relaxed(confidence, moment, labels, signals), signals
 
     def _relaxed(
         self, confidence: Tensor, moment: Moment, labels: Tensor, signals: dict[str, Tensor]
@@ -84,21 +91,26 @@ class SiclCalibration(Calibration):
             return features, features
         return features, self.content_engine.begin(images)
 
-    def _style(self, features: Tensor, labels: Tensor) -> Tensor:
-        mean, std = perturb.style_statistics(features)
-        self.styles.add(torch.stack([mean, std], dim=1))
-        n = 20 if self.spec.variants == "adaptive" else self.spec.variants
-        return self._invariance(self.engine, self._style_draw(mean, std), labels, n)
+    def _draws(self, features: Tensor, content_features: Tensor) -> dict[str, tuple[Engine, Draw]]:
+        """What draws the variants that the spec asks for, and the engine to send them through."""
+        draws: dict[str, tuple[Engine, Draw]] = {}
+        if "style" in self.spec.members:
+            mean, std = perturb.style_statistics(features)
+            self.styles.add(torch.stack([mean, std], dim=1))
+            draws["style_invariance"] = self.engine, self._style_draw(mean, std)
+        if self.spec.needs_content:
+            _, std = perturb.style_statistics(content_features)
+            draws["content_invariance"] = self.content_engine, self._content_draw(content_features, std)
+        return draws
 
-    def _content(self, features: Tensor, labels: Tensor) -> Tensor:
-        _, std = perturb.style_statistics(features)
-        draw = self._content_draw(features, std)
-        return self._invariance(self.content_engine, draw, labels, self.spec.content_variants)
-
-    def _invariance(self, engine: Engine, draw: Draw, labels: Tensor, variants: int) -> Tensor:
+    def _invariances(self, draws: dict[str, tuple[Engine, Draw]], labels: Tensor) -> dict[str, Tensor]:
         if self.spec.variants == "adaptive":
-            return draw_until_settled(engine, draw, labels, self.spec.votes)
-        return engine.collect(draw(variants), labels).share(self.spec.votes)
+            return draw_until_settled(draws, labels, self.spec.votes)
+        counts = {"style_invariance": self.spec.variants, "content_invariance": self.spec.content_variants}
+        return {
+            name: engine.collect(draw(counts[name]), labels).share(self.spec.votes)
+            for name, (engine, draw) in draws.items()
+        }
 
     def _mirror(self, moment: Moment, labels: Tensor) -> Tensor:
         engine = self.content_engine if self.spec.needs_content else self.engine
@@ -151,6 +163,7 @@ class SiclCalibration(Calibration):
             "generator": self.generator.get_state(),
             "styles": self.styles.state_dict(),
             "guard": self.guard.state_dict(),
+            "temper": self.temper.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -158,3 +171,4 @@ class SiclCalibration(Calibration):
         self.generator.set_state(state["generator"])
         self.styles.load_state_dict(state["styles"])
         self.guard.load_state_dict(state["guard"])
+        self.temper.load_state_dict(state["temper"])

@@ -154,9 +154,9 @@ Resume = Callable[[Tensor, int], Tensor]
 """Gives logits of (features of stacked batches, how many batches)."""
 
 
-def vote(variants: Variants, features: Tensor, labels: Tensor, resume: Resume) -> Votes:
-    """Make all the variants at once, resume them, and count."""
+def vote(variants: Variants, features: Tensor, labels: Tensor, temperature: Tensor, resume: Resume) -> Votes:
+    """Make all the variants at once, resume them, and count; soft votes at a temperature."""
     n, rows = len(variants), len(labels)
     logits = resume(variants.make(features), n).view(n, rows, -1)
     hard = (logits.argmax(dim=-1) == labels).float()
-    return Votes(hard, predicted_probability(logits, labels.expand(n, rows)))
+    return Votes(hard, predicted_probability(logits / temperature, labels.expand(n, rows)))

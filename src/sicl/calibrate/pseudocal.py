@@ -11,6 +11,7 @@ from torch import Tensor
 from sicl.adapt import Adapter, Moment
 from sicl.calibrate._base import Calibration, Calibrator, predicted_probability
 from sicl.calibrate._memory import Recent
+from sicl.calibrate._mixup import Pairs
 from sicl.calibrate._passes import as_it_predicts
 from sicl.calibrate._temperature import FEWEST, Warned, fit_temperature
 from sicl.errors import OptionError, require_positive
@@ -57,19 +58,18 @@ class PseudoCal(Calibrator):
 class _PseudoCalibration(Calibration):
     def __init__(self, spec: PseudoCal) -> None:
         self.spec = spec
-        self.generator = torch.Generator()
+        self.pairs = Pairs(spec.seed)
         self.logits, self.labels = Recent(spec.window), Recent(spec.window)
         self.warned = Warned("PseudoCal")
         self.reset()
 
     def reset(self) -> None:
         """Forget the mixed samples and start the pairing anew."""
-        self.generator.manual_seed(self.spec.seed)
+        self.pairs.reset()
         self.logits.clear()
         self.labels.clear()
         self.started = False
         self.temperature = 1.0
-        self._last: tuple[Tensor, Tensor] | None = None
 
     def confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """Mix, refit, and return the predicted class's probability at the temperature."""
@@ -84,7 +84,7 @@ class _PseudoCalibration(Calibration):
         return confidence, {"temperature": torch.tensor(self.temperature, device=confidence.device)}
 
     def _mix(self, moment: Moment, labels: Tensor) -> None:
-        others, other_labels = self._partners(moment.images, labels)
+        others, other_labels = self.pairs.of(moment.images, labels)
         different = labels != other_labels
         if not bool(different.any()):
             return
@@ -96,31 +96,19 @@ class _PseudoCalibration(Calibration):
         self.labels.add(labels[different])
         self.started = True
 
-    def _partners(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each image's partner: the next in a random cycle, or the last image if there is only one."""
-        before, self._last = self._last, (images[-1:].detach().clone(), labels[-1:].clone())
-        if len(images) == 1:
-            return before if before is not None else (images, labels)
-        cycle = torch.randperm(len(images), generator=self.generator)
-        partner = torch.empty_like(cycle)
-        partner[cycle] = cycle.roll(1)
-        partner = partner.to(images.device)
-        return images[partner], labels[partner]
-
     def state_dict(self) -> dict[str, Any]:
         """Return the pairing's state and the mixed samples."""
         return {
-            "generator": self.generator.get_state(),
+            "pairs": self.pairs.state_dict(),
             "logits": self.logits.state_dict(),
             "labels": self.labels.state_dict(),
             "started": self.started,
             "temperature": self.temperature,
-            "last": self._last,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state that `state_dict` gave."""
-        self.generator.set_state(state["generator"])
+        self.pairs.load_state_dict(state["pairs"])
         self.logits.load_state_dict(state["logits"])
         self.labels.load_state_dict(state["labels"])
-        self.started, self.temperature, self._last = state["started"], state["temperature"], state["last"]
+        self.started, self.temperature = state["started"], state["temperature"]

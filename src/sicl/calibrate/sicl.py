@@ -25,7 +25,8 @@ class SICL(Calibrator):
     shallow features shaken), a little noise in the content, and a mirror? Its confidence is the mean
     probability that the answers give the predicted class. A guard compares the variety of predictions with
     that of the network as it was attached, and falls back on that network when adaptation has collapsed.
-    No labels, no gradients, no source data. `SICL.paper()` is the printed formula.
+    Where mixed images show that the softmax is not overconfident, it joins the votes. No labels, no
+    gradients, no source data. `SICL.paper()` is the printed formula.
 
     Args:
         members: whose votes are averaged: "style" variants (the paper's), "content" variants, the "mirror"
@@ -44,6 +45,8 @@ class SICL(Calibrator):
             less variance, so fewer variants give the same answer.
         relaxation: "printed": times (1 - content invariance); "none"; "guard": toward the confidence of the
             network as attached, as far as the adapted one has collapsed onto fewer classes than it.
+        temper: ask images mixed from the stream whether the softmax is overconfident at all; as far as it is
+            not, it joins the votes.
         layer: where to perturb style: "stem" (what enters the first stage), "auto" (what leaves it: the
             paper's place), a module name, or "NAME:input".
         content_layer: where to perturb content, likewise.
@@ -70,6 +73,7 @@ class SICL(Calibrator):
     content_scale: float = 1.0
     noise: Literal["antithetic", "independent"] = "antithetic"
     relaxation: Literal["printed", "none", "guard"] = "guard"
+    temper: bool = True
     layer: str = "stem"
     content_layer: str = "auto"
     norm: Literal["frozen", "batch"] = "batch"
@@ -131,6 +135,8 @@ class SICL(Calibrator):
             "votes": "hard",
             "style": "gaussian",
             "relaxation": "printed",
+            "temper": False,
+            "noise": "independent",
             "layer": "auto",
         }
         return cls(**{**printed, **changes})

@@ -113,7 +113,7 @@ class FusedSuffix:
         graph.output(graph.graph_copy(self.module.graph, {}))
         fuse_convolutions(graph, kernels)
         if kernels.norm is not None:
-            fuse_norms(graph, self._grouped, self.groups, kernels.norm)
+            fuse_norms(graph, self._grouped, self.groups, kernels.norm, records=self.records)
         graph.eliminate_dead_code()
         return fx.GraphModule(self.module, graph)
 
@@ -146,7 +146,7 @@ class FusedSuffix:
                 return slot.fixed(x)
             return slot.recording(x) if self.records else slot.grouped(x, self.groups)
 
-        if not fixed and not self.records:
+        if not fixed:
             self._grouped[norm] = slot
         return norm
 
@@ -189,9 +189,12 @@ class Fold:
     def write(self) -> None:
         """Write the folded weight and bias, in place."""
         weight, *bias = self.sources()
-        self.weight.copy_(weight.float() * self.slot.scale.view(-1, *[1] * (weight.ndim - 1)))
-        shift = self.slot.shift
-        self.bias.copy_(shift + bias[0].float() * self.slot.scale if bias else shift)
+        scale, shift = self.slot.scale, self.slot.shift
+        torch.mul(weight, scale.view(-1, *[1] * (weight.ndim - 1)), out=self.weight)
+        if bias:
+            torch.addcmul(shift, bias[0], scale, out=self.bias)
+        else:
+            self.bias.copy_(shift)
 
 
 def _milliseconds(function: Callable[[Tensor], Tensor], features: Tensor) -> float:

@@ -28,12 +28,36 @@ def fuse_convolutions(graph: fx.Graph, kernels: Kernels) -> None:
             pair = _addition(before)
             if pair is not None:
                 convolution, other = pair
-                _replace(graph, node, before, kernels.add_relu, (*convolution.args, other))
+                with graph.inserting_before(before):
+                    args = _with_one_bias(graph, convolution, other)
+                _replace(graph, node, before, kernels.add_relu, (*args, other))
                 graph.erase_node(convolution)
 
 
-def fuse_norms(graph: fx.Graph, slots: dict[Any, Slot], groups: int, kernel: Callable[..., Tensor]) -> None:
-    """Let norms of stacked batches do the ReLU, or the addition and the ReLU, that follow them."""
+def _with_one_bias(graph: fx.Graph, convolution: fx.Node, other: fx.Node) -> tuple[Any, ...]:
+    """The arguments of a convolution that adds the bias of the other one too, which then has none.
+
+    A bias of its own costs the convolution of a shortcut a whole pass over its output.
+    """
+    image, weight, bias, *rest = convolution.args
+    if _is_convolution(other) and len(other.users) == 1:
+        bias = graph.call_function(torch.add, (bias, other.args[2]))
+        other.args = (*other.args[:2], None, *other.args[3:])
+    return (image, weight, bias, *rest)
+
+
+def fuse_norms(
+    graph: fx.Graph, slots: dict[Any, Slot], groups: int, kernel: Callable[..., Tensor], *, records: bool
+) -> None:
+    """Let norms of stacked batches do the ReLU, or the addition and the ReLU, that follow them.
+
+    Args:
+        graph: to rewrite.
+        slots: the norms, by the functions that stand for them in the graph.
+        groups: how many batches are stacked.
+        kernel: as `sicl.models.triton_norm.grouped_norm`.
+        records: whether the norms also keep their statistics.
+    """
     for node in [n for n in graph.nodes if n.op == "call_function" and n.target in slots]:
         if node.meta["val"].ndim != 4:
             continue
@@ -48,7 +72,7 @@ def fuse_norms(graph: fx.Graph, slots: dict[Any, Slot], groups: int, kernel: Cal
                 other = None
         elif follower is not None and follower.target in _RELUS:
             last = follower
-        function = _norm_kernel(kernel, slot, groups, relu=last is not node)
+        function = _norm_kernel(kernel, slot, groups, relu=last is not node, records=records)
         with graph.inserting_before(last):
             new = graph.call_function(function, (node.args[0], *([] if other is None else [other])))
         new.meta = dict(last.meta)
@@ -56,10 +80,12 @@ def fuse_norms(graph: fx.Graph, slots: dict[Any, Slot], groups: int, kernel: Cal
         _erase_back(graph, last, node)
 
 
-def _norm_kernel(kernel: Callable[..., Tensor], slot: Slot, groups: int, *, relu: bool) -> Any:
+def _norm_kernel(kernel: Callable[..., Tensor], slot: Slot, groups: int, *, relu: bool, records: bool) -> Any:
+    keep = (slot.mean, slot.variance, slot.scale, slot.shift) if records else None
+
     def norm(x: Tensor, other: Tensor | None = None) -> Tensor:
         own = slot.own
-        return kernel(x, groups, own.weight, own.bias, own.eps, other=other, relu=relu)
+        return kernel(x, groups, own.weight, own.bias, own.eps, other=other, relu=relu, keep=keep)
 
     return norm
 

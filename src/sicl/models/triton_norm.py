@@ -30,6 +30,7 @@ def grouped_norm(
     *,
     other: Tensor | None = None,
     relu: bool = False,
+    keep: tuple[Tensor, Tensor, Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Return relu(norm(x) + other), each of `groups` stacked batches with its own channel statistics.
 
@@ -41,6 +42,8 @@ def grouped_norm(
         eps: added to the variance.
         other: what is added, like `x`, or None.
         relu: whether negative values become 0.
+        keep: C values each, float32, that are given the mean, the variance, and the scale and shift of the
+            whole layer; for one group only.
 
     Raises:
         RuntimeError: the layout is not channels last.
@@ -61,6 +64,7 @@ def grouped_norm(
     _sums[(parts, strips, groups)](x, sums, rows, channels, groups, parts, per_part, **sizes)
     out = torch.empty_like(x)
     dummy = sums
+    kept = keep if keep is not None else (dummy, dummy, dummy, dummy)
     _normalise[(parts, strips, groups)](
         x,
         other if other is not None else x,
@@ -68,6 +72,7 @@ def grouped_norm(
         sums,
         weight if weight is not None else dummy,
         bias if bias is not None else dummy,
+        *kept,
         rows,
         channels,
         groups,
@@ -78,6 +83,7 @@ def grouped_norm(
         BIAS=bias is not None,
         OTHER=other is not None,
         RELU=relu,
+        KEEP=keep is not None,
         **sizes,
     )
     return out
@@ -89,16 +95,18 @@ def _sums_kernel(  # type: ignore[no-untyped-def]
     part, strip, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     channel = strip * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = channel < channels
-    total = tl.zeros((BLOCK_C,), dtype=tl.float32)
-    squares = tl.zeros((BLOCK_C,), dtype=tl.float32)
+    # Whole tiles are added up; what crosses threads is done once, at the end.
+    totals = tl.zeros((BLOCK_M, BLOCK_C), dtype=tl.float32)
+    squared = tl.zeros((BLOCK_M, BLOCK_C), dtype=tl.float32)
     first = part * per_part
     for offset in range(0, per_part, BLOCK_M):
         row = first + offset + tl.arange(0, BLOCK_M)
         mask = (row < rows)[:, None] & inside[None, :]
         place = (group.to(tl.int64) * rows + row)[:, None] * channels + channel[None, :]
         value = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
-        total += tl.sum(value, axis=0)
-        squares += tl.sum(value * value, axis=0)
+        totals += value
+        squared += value * value
+    total, squares = tl.sum(totals, axis=0), tl.sum(squared, axis=0)
     # Partial sums, added in a fixed order later: atomics would make the result differ from run to run.
     place = (part * groups + group) * channels + channel
     tl.store(sums + place, total, mask=inside)
@@ -112,6 +120,10 @@ def _normalise_kernel(  # type: ignore[no-untyped-def]
     sums,
     weight,
     bias,
+    kept_mean,
+    kept_variance,
+    kept_scale,
+    kept_shift,
     rows,
     channels,
     groups,
@@ -122,6 +134,7 @@ def _normalise_kernel(  # type: ignore[no-untyped-def]
     BIAS: tl.constexpr,
     OTHER: tl.constexpr,
     RELU: tl.constexpr,
+    KEEP: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
@@ -142,6 +155,12 @@ def _normalise_kernel(  # type: ignore[no-untyped-def]
     shift = -mean * scale
     if BIAS:
         shift = shift + tl.load(bias + channel, mask=inside, other=0.0).to(tl.float32)
+    if KEEP:
+        keeper = inside & (part == 0)
+        tl.store(kept_mean + channel, mean, mask=keeper)
+        tl.store(kept_variance + channel, variance, mask=keeper)
+        tl.store(kept_scale + channel, scale, mask=keeper)
+        tl.store(kept_shift + channel, shift, mask=keeper)
     first = part * per_part
     for offset in range(0, per_part, BLOCK_M):
         row = first + offset + tl.arange(0, BLOCK_M)

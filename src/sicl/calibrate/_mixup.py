@@ -1,0 +1,46 @@
+"""Pair the images of a stream to mix them: a labelled set made of unlabelled images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Pairs:
+    """Gives every image of a batch a partner; a single image meets the last one of the batch before.
+
+    Args:
+        seed: of the pairing.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._generator = torch.Generator()
+        self.reset()
+
+    def reset(self) -> None:
+        """Start anew."""
+        self._generator.manual_seed(self._seed)
+        self._last: tuple[Tensor, Tensor] | None = None
+
+    def of(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each image's partner and its label: the next in a random cycle, so that none meets itself."""
+        before, self._last = self._last, (images[-1:].detach().clone(), labels[-1:].clone())
+        if len(images) == 1:
+            return before if before is not None else (images, labels)
+        cycle = torch.randperm(len(images), generator=self._generator)
+        partner = torch.empty_like(cycle)
+        partner[cycle] = cycle.roll(1)
+        partner = partner.to(images.device, non_blocking=True)
+        return images[partner], labels[partner]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the pairing's state."""
+        return {"generator": self._generator.get_state(), "last": self._last}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state that `state_dict` gave."""
+        self._generator.set_state(state["generator"])
+        self._last = state["last"]

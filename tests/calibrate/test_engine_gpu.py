@@ -1,0 +1,87 @@
+"""Every engine gives the votes of the plain one on a CUDA device, while the network adapts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import sicl
+from sicl.data import load_dataset
+from sicl.models.cifar import resnet18
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _exact_convolutions() -> Iterator[None]:
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+def confidences(n_batches: int = 4, **changes: Any) -> tuple[torch.Tensor, list[str]]:
+    """Confidence of a few batches of real images under TENT, and the engines that gave it."""
+    spec = sicl.SICL(**{"variants": 6, "content_variants": 6, **changes})
+    trusted = spec.attach(sicl.Tent().attach(sicl.load_model("demo", device="cuda")))
+    data = load_dataset("demo")
+    out, names = [], []
+    for i in range(n_batches):
+        pixels = torch.from_numpy(data.images[48 * i : 48 * (i + 1)].copy())
+        out.append(trusted(pixels.permute(0, 3, 1, 2).float().div(255).cuda()).confidence)
+        names.append(trusted.calibration.engine.name)
+    return torch.cat(out), names
+
+
+@pytest.mark.parametrize("engine", ["twin", "fused", "graph", "auto"])
+@pytest.mark.parametrize("norm", ["batch", "frozen"])
+def test_float32_engines_vote_as_the_plain_one(engine: str, norm: str) -> None:
+    """Same noise, same votes, also after the network moved and once graphs are replayed."""
+    expected, _ = confidences(engine="plain", norm=norm)
+    found, names = confidences(engine=engine, norm=norm, precision="float32")
+    torch.testing.assert_close(found, expected, atol=2e-3, rtol=0)
+    wanted = {"auto": "graph"}.get(engine, engine)
+    assert names[-1] == f"{wanted} float32"
+
+
+@pytest.mark.parametrize("norm", ["batch", "frozen"])
+def test_bfloat16_graphs_are_close_and_reproducible(norm: str) -> None:
+    """The default precision changes a confidence by little, and the same seed gives the same bits."""
+    expected, _ = confidences(engine="plain", norm=norm)
+    found, names = confidences(norm=norm)
+    again, _ = confidences(norm=norm)
+    assert names[-1] == "graph bfloat16"
+    assert float((found - expected).abs().mean()) < 0.01
+    assert torch.equal(found, again)
+
+
+def test_batches_of_changing_size_are_followed() -> None:
+    """A last, smaller batch, and the first size again."""
+    trusted = sicl.SICL(variants=4, content_variants=4).attach(sicl.load_model("demo", device="cuda"))
+    plain = sicl.SICL(variants=4, content_variants=4, engine="plain").attach(
+        sicl.load_model("demo", device="cuda")
+    )
+    generator = torch.Generator().manual_seed(0)
+    for n in (32, 32, 20, 32, 1, 1, 32):
+        images = torch.rand((n, 3, 32, 32), generator=generator).cuda()
+        difference = (trusted(images).confidence - plain(images).confidence).abs()
+        assert float(difference.mean()) < 0.03
+
+
+def test_the_memory_bound_holds_on_a_gpu() -> None:
+    """Variants take no more than `max_memory`."""
+    model = resnet18().cuda().eval()
+    trusted = sicl.SICL(max_memory=0.25).attach(model)
+    images = torch.rand(64, 3, 32, 32, device="cuda")
+    trusted(images)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    for _ in range(3):
+        trusted(images)
+    assert torch.cuda.max_memory_allocated() - before < 0.5 * 2**30
