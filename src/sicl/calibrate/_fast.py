@@ -10,13 +10,10 @@ from torch import Tensor
 from sicl.calibrate._capture import Captured, Replay, is_out_of_memory, new_pool, tuned
 from sicl.calibrate._prefix import Prefix
 from sicl.calibrate._variants import Variants, Votes, vote
-from sicl.models.fused import FusedSuffix
+from sicl.models.fused import TOLERANCE, FusedSuffix, relative_error
 from sicl.models.split import Split
 from sicl.models.twin import CannotTwin, Twin
 
-TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.4}
-"""How far a twin's logits may be from the network's, relative to their size. Rounding only (TF32 has much of
-it, and the logits of an untrained network are mostly rounding in bfloat16); a wrong pass is off by 100 %."""
 _WORTH_TRACING = 1 << 20
 """Values in a pass's features above which tracing (a fraction of a second, once a shape) pays."""
 _MOST_SHAPES = 48
@@ -108,7 +105,7 @@ class FastPasses:
         """Raise `CannotTwin` unless resuming the clean features gives the network's own logits, nearly."""
         base = self.begin(features)
         again = self._resume(base, 1)
-        error = float((again - logits).abs().mean()) / (float(logits.abs().mean()) + 1e-6)
+        error = relative_error(again, logits)
         if not error < TOLERANCE[self.dtype]:
             raise CannotTwin(f"logits in {self.dtype} are off by {error:.1%}")
 
@@ -179,9 +176,10 @@ class FastPasses:
 
     def _traced(self, made: Tensor, groups: int, records: bool) -> FusedSuffix | None:
         try:
-            suffix = FusedSuffix(self.twin, made, groups, records=records)
-            suffix.prepare()
+            # Tracing runs every convolution for the first time, and cuDNN keeps what it chose then.
             with tuned(made.device):
+                suffix = FusedSuffix(self.twin, made, groups, records=records)
+                suffix.prepare()
                 suffix.settle(made, compiled=self.way == "compile")
         except CannotTwin as error:
             self.notes.append(str(error))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-import torch
 from torch import Tensor
 
-from sicl.calibrate._capture import Captured, is_out_of_memory
+from sicl.calibrate._capture import Captured, is_out_of_memory, tuned
 from sicl.models.split import Split
 
 _MOST_SHAPES = 8
@@ -36,7 +35,8 @@ class Prefix:
         """Return the features; `view`: of another view of the last batch, which stays the last."""
         key = (view, tuple(images.shape))
         if not self._works or not self._known(key):
-            return self._plain(images, view)
+            with tuned(images.device):
+                return self._plain(images, view)
         graph = self._graphs[key] or self._capture(images, view)
         self._graphs[key] = graph
         if graph is None:

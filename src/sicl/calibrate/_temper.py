@@ -20,7 +20,7 @@ MIX = 0.65
 """Share of the image that gives a mixture its label (PseudoCal's)."""
 MEMORY = 0.9
 """What a look counts at the next one."""
-OVERCONFIDENT = 1.5
+OVERCONFIDENT = 1.2
 """The temperature from which on the votes alone are the confidence."""
 _LOG_TEMPERATURES = [-1.2 + 0.15 * i for i in range(17)]
 

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from sicl.errors import UnsupportedModelError
+from sicl.models import triton_norm
 
 NormMode = Literal["running", "batch", "frozen"]
 Statistics = Mapping[nn.Module, tuple[Tensor, Tensor]]
@@ -188,6 +189,8 @@ def grouped_batch_norm(
     x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     """Normalise each of `groups` equal parts of the batch with its own channel statistics."""
+    if triton_norm.usable(x):
+        return triton_norm.grouped_norm(x, groups, weight, bias, eps)
     if x.device.type == "cpu" and (groups == 1 or x.numel() > groups << 14):
         # The native kernel beats reductions over a 5-D view by far, even with the copy at the end.
         norm = torch.nn.functional.batch_norm

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any
 
@@ -19,6 +20,13 @@ except ImportError:
 AVAILABLE = tl is not None
 _PROGRAMS = 1024
 _BLOCK_ROWS = 32
+
+
+def usable(x: Tensor) -> bool:
+    """Say whether the kernels can be used: feature maps on a GPU, channels last, no gradients, proven to work."""
+    if x.device.type != "cuda" or not AVAILABLE or x.ndim != 4 or torch.is_grad_enabled():
+        return False
+    return x.is_contiguous(memory_format=torch.channels_last) and _proven(x.device)
 
 
 def grouped_norm(
@@ -176,3 +184,21 @@ def _normalise_kernel(  # type: ignore[no-untyped-def]
 
 _sums: Any = triton.jit(_sums_kernel) if AVAILABLE else None
 _normalise: Any = triton.jit(_normalise_kernel) if AVAILABLE else None
+
+
+@functools.cache
+def _proven(device: torch.device) -> bool:
+    """Compare the kernels with plain torch on small tensors, once: a kernel is believed only after that."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(size, generator=generator, device=device)
+
+    try:
+        x, other = (normal(6, 40, 5, 7).contiguous(memory_format=torch.channels_last) for _ in range(2))
+        weight, bias = normal(40), normal(40)
+        parts = [torch.nn.functional.batch_norm(p, None, None, weight, bias, True) for p in x.chunk(3)]
+        found = grouped_norm(x, 3, weight, bias, 1e-5, other=other, relu=True)
+        return torch.allclose(found, (torch.cat(parts) + other).relu(), atol=1e-4)
+    except Exception:
+        return False

@@ -133,9 +133,12 @@ class Twin:
             only: ids of the twin's tensors to refresh; all if None.
             slots: the batch norms to refresh; all if None.
         """
-        chosen = [s for s in self.sources if only is None or id(s[0]) in only]
-        if chosen:
-            torch._foreach_copy_([target for target, _, _ in chosen], [table[n] for _, table, n in chosen])
+        chosen = [(s[0], s[1][s[2]]) for s in self.sources if only is None or id(s[0]) in only]
+        groups: dict[Any, list[tuple[Tensor, Tensor]]] = {}
+        for target, live in chosen:
+            groups.setdefault(_kind_of_copy(target, live), []).append((target, live))
+        for pairs in groups.values():
+            torch._foreach_copy_([target for target, _ in pairs], [live for _, live in pairs])
         for slot in self.slots if slots is None else slots:
             if not slot.batchwise:
                 slot.fix(slot.live.running_mean, slot.live.running_var)  # type: ignore[arg-type]
@@ -206,6 +209,11 @@ class NormCall:
 
 def _own(module: nn.Module) -> list[Tensor]:
     return [t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None]
+
+
+def _kind_of_copy(target: Tensor, live: Tensor) -> Any:
+    """Copies of one kind go through one kernel: the same dtypes, and the same strides on both sides."""
+    return target.dtype, live.dtype, target.stride() == live.stride()
 
 
 def _recast(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     from sicl.bench.run import Outcome
 
 
+def often(times: int) -> str:
+    """Return a count in words: once, or 3 times."""
+    return "once" if times == 1 else f"{times} times"
+
+
 def lost_cell(cell: Cell, reason: str) -> Outcome:
     """Return a failed outcome; a lost cell stays visible in every average."""
     from sicl.bench.record import Recorder

@@ -13,7 +13,7 @@ from typing import Any
 from sicl.bench.cell import Cell
 from sicl.bench.device import choose_device
 from sicl.bench.executors.base import Emit, Finished, Settings, Started, Stepped
-from sicl.bench.executors.lost import lost_cell
+from sicl.bench.executors.lost import lost_cell, often
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -110,8 +110,7 @@ class _Pool:
         if lost <= self._retries:
             self._waiting.append(cell)
         else:
-            often = "once" if lost == 1 else f"{lost} times"
-            reason = f"its worker died {often} (exit code {code})"
+            reason = f"its worker died {often(lost)} (exit code {code})"
             self._emit(Finished(cell, index, lost_cell(cell, reason)))
         self._renew(index)
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sicl.bench.cell import Cell
 from sicl.bench.executors.base import Emit, Finished, Settings, Started
-from sicl.bench.executors.lost import lost_cell
-from sicl.errors import OptionError, require_positive
+from sicl.bench.executors.cluster import connect, import_ray
+from sicl.bench.executors.lost import lost_cell, often
+from sicl.errors import OptionError, SiclError, require_positive
 
 if TYPE_CHECKING:
     from sicl.bench.run import Outcome
+
+GROWTH_S = 900.0
+"""How long a cluster without room may take to grow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,8 @@ class RayCluster:
 
     Args:
         workers: cells at the same time; None: as many as fit on the cluster.
-        address: of the cluster ("auto", "ray://host:10001"); None starts one on this machine.
+        address: of the cluster: "auto" or "host:6379" from a machine of the cluster, "ray://host:10001" from another;
+            None starts one on this machine. A cluster that was there is left running.
         gpus: the share of a GPU that a cell takes, up to 1. None: 1 on a GPU device, else 0.
         cpus: CPUs a cell takes.
         retries: how often a cell is tried again after its worker was lost.
@@ -48,18 +50,21 @@ class RayCluster:
 
     def run(self, cells: Sequence[Cell], settings: Settings, emit: Emit) -> None:
         """Run the cells; see `Executor`."""
-        ray = _import_ray()
+        ray = import_ray()
         settings = replace(settings, threads=settings.threads or max(1, int(self.cpus)))
         self._check(settings)
         mine = not ray.is_initialized()
         if mine:
-            _connect(ray, self.address)
+            connect(ray, self.address)
         try:
             nodes = [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
             settings = replace(settings, device=self._device(settings, nodes))
             needs = {"CPU": self.cpus, "GPU": self._gpus(settings)}
-            count = min(self.workers or _room(nodes, needs), len(cells))
-            _Pool(ray, list(cells), settings, emit, needs, self.retries).run(count)
+            room = _room(nodes, needs)
+            if not room and self.workers is None:
+                raise OptionError(_no_room(needs))
+            pool = _Pool(ray, list(cells), settings, emit, needs, self.retries)
+            pool.run(min(self.workers or room, len(cells)), patience=None if room else GROWTH_S)
         finally:
             if mine:
                 ray.shutdown()
@@ -85,7 +90,7 @@ class RayCluster:
 
 
 class _Pool:
-    """One cell at a time for each actor; Ray restarts an actor whose process or machine is lost."""
+    """One cell at a time for each actor; a cell whose actor is lost goes to a new one."""
 
     def __init__(
         self,
@@ -100,29 +105,52 @@ class _Pool:
         self._waiting = cells[::-1]
         self._settings = settings
         self._emit = emit
+        self._needs = needs
         self._retries = retries
+        # Ray's own retries come within seconds and are used up before it has noticed that a machine is gone.
         self._actor = ray.remote(_Actor).options(
-            num_cpus=needs["CPU"], num_gpus=needs["GPU"], max_restarts=-1, max_task_retries=retries
+            num_cpus=needs["CPU"], num_gpus=needs["GPU"], max_restarts=0, max_task_retries=0
         )
+        self._lost: dict[str, int] = {}
         self._running: dict[Any, tuple[int, Any, Cell]] = {}
 
-    def run(self, count: int) -> None:
+    def run(self, count: int, patience: float | None) -> None:
+        actors = [self._actor.remote(index, self._settings) for index in range(count)]
+        if patience is not None:
+            started, _ = self._ray.wait([actor.ready.remote() for actor in actors], timeout=patience)
+            if not started:
+                raise OptionError(_no_room(self._needs))
         for index in range(count):
-            self._hand_out(index, self._actor.remote(index, self._settings))
+            # The list must not keep an actor that has nothing more to do: its place may be wanted.
+            self._hand_out(index, actors.pop(0))
         while self._running:
             ready, _ = self._ray.wait(list(self._running), num_returns=1)
-            index, actor, cell = self._running.pop(ready[0])
-            try:
-                outcome = self._ray.get(ready[0])
-            except self._ray.exceptions.RayError as error:
-                reason = str(error).strip().splitlines()[0]
-                outcome = lost_cell(cell, f"its worker was lost {self._retries + 1} times ({reason})")
-                actor = self._actor.remote(index, self._settings)
+            self._receive(ready[0])
+
+    def _receive(self, result: Any) -> None:
+        index, actor, cell = self._running.pop(result)
+        outcome = self._outcome(result, cell)
+        if outcome is not None:
             self._emit(Finished(cell, index, outcome))
-            if outcome.spent:
-                self._ray.kill(actor)
-                actor = self._actor.remote(index, self._settings)
-            self._hand_out(index, actor)
+        if outcome is None or outcome.spent:
+            # A worker that Ray has lost sight of may still be at its cell.
+            self._ray.kill(actor)
+            actor = self._actor.remote(index, self._settings) if self._waiting else None
+        self._hand_out(index, actor)
+
+    def _outcome(self, result: Any, cell: Cell) -> Outcome | None:
+        """Return what came of a cell; None if its worker was lost and it is to be run again."""
+        try:
+            outcome: Outcome = self._ray.get(result)
+        except self._ray.exceptions.RayError as error:
+            if getattr(error, "actor_init_failed", False):
+                raise SiclError(_no_start(error)) from error
+            lost = self._lost[cell.id] = self._lost.get(cell.id, 0) + 1
+            if lost <= self._retries:
+                self._waiting.append(cell)
+                return None
+            return replace(lost_cell(cell, f"its worker was lost {often(lost)} ({_last(error)})"), spent=True)
+        return outcome
 
     def _hand_out(self, index: int, actor: Any) -> None:
         if self._waiting:
@@ -138,41 +166,26 @@ class _Actor:
         self._settings = settings
         self._shelf = settings.shelf(index)
 
+    def ready(self) -> None:
+        """Answer once the worker is there."""
+
     def run(self, cell: Cell) -> Outcome:
         from sicl.bench.run import run_cell
 
         return run_cell(cell, self._shelf, predictions=self._settings.predictions)
 
 
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise OptionError(
-            'executor "ray" needs the package ray; install it with `pip install "sicl[ray]"`.'
-        ) from error
-    return ray
+def _no_start(error: Exception) -> str:
+    return (
+        f"a worker cannot start on the Ray cluster ({_last(error)}); every machine of it needs `sicl` and the plan's "
+        "own modules as this one has them, and a GPU if the device is cuda."
+    )
 
 
-def _connect(ray: Any, address: str | None) -> None:
-    # The workers must find what the plan names, also in the folder the run was started from.
-    found = os.pathsep.join(dict.fromkeys(os.path.abspath(path) for path in sys.path))
-    environment = {"env_vars": {"PYTHONPATH": found}}
-    options: dict[str, Any] = {} if address else {"include_dashboard": False}
-    try:
-        ray.init(
-            # Without "local" Ray would join, or wait for, whatever cluster this machine last had.
-            address=address or "local",
-            runtime_env=environment,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            **options,
-        )
-    except (ConnectionError, ValueError) as error:
-        raise OptionError(
-            f"no Ray cluster answers at {address!r} ({error}); check `address`, and give Ray the cluster's "
-            "authentication token if it asks for one."
-        ) from error
+def _last(error: Exception) -> str:
+    """Return the last line of what Ray says: the cause, after a long stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].rstrip(".") if lines else type(error).__name__
 
 
 def _room(nodes: Sequence[Mapping[str, float]], needs: Mapping[str, float]) -> int:
@@ -182,10 +195,15 @@ def _room(nodes: Sequence[Mapping[str, float]], needs: Mapping[str, float]) -> i
         cpus = _times(node.get("CPU", 0), needs["CPU"])
         gpus = int(node.get("GPU", 0)) * _times(1, needs["GPU"]) if needs["GPU"] else cpus
         room += min(cpus, gpus)
-    if room < 1:
-        wanted = ", ".join(f"{amount:g} {name}" for name, amount in needs.items() if amount > 0)
-        raise OptionError(f"the Ray cluster has no room for a cell, which takes {wanted}; ask for less.")
     return room
+
+
+def _no_room(needs: Mapping[str, float]) -> str:
+    wanted = ", ".join(f"{amount:g} {name}" for name, amount in needs.items() if amount > 0)
+    return (
+        f"the Ray cluster has no room for a cell, which takes {wanted}; ask for less, or give `workers` to wait for a "
+        "cluster that grows."
+    )
 
 
 def _times(there: float, wanted: float) -> int:
