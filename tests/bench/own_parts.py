@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sicl.adapt import Adapter, Method, Moment
+from sicl.bench.plan import Plan, load_plan
 from sicl.calibrate import Calibration, Calibrator
 from sicl.data import Dataset
 from sicl.types import SourceData
@@ -76,10 +77,12 @@ class Deadly(Method):
     Args:
         marks: a folder; one file is left there for each death.
         times: how often.
+        node: if given, only on the machine that SICL_TEST_NODE names so, whose Ray dies too.
     """
 
     marks: str = ""
     times: int = 1
+    node: str = ""
 
     def _adapter(self, network: nn.Module, source: SourceData | None) -> Adapter:
         return _DeadlyAdapter(self, network)
@@ -91,8 +94,11 @@ class _DeadlyAdapter(Adapter):
     def update(self, images: Tensor, logits: Tensor | None) -> None:
         folder = Path(self.spec.marks)
         deaths = len(list(folder.iterdir()))
-        if self.counters["batches"] == 1 and deaths < self.spec.times:
+        here = not self.spec.node or os.environ.get("SICL_TEST_NODE") == self.spec.node
+        if self.counters["batches"] == 1 and deaths < self.spec.times and here:
             (folder / f"{deaths}-{os.getpid()}").touch()
+            if self.spec.node:
+                os.kill(os.getppid(), signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -134,3 +140,12 @@ TINY = {
     "streams": [{"name": "benign", "corruptions": ["clean", "brightness"], "batch_size": 20}],
 }
 """A plan of four cells that runs in a second."""
+
+
+def deadly_plan(folder: Path, times: int, node: str = "") -> Plan:
+    """Return a plan of four cells, two of which kill their process until it has died `times` times."""
+    folder.mkdir()
+    options = {"marks": str(folder), "times": times, "node": node}
+    method = {"name": "own_parts:Deadly", "label": "deadly", **options}
+    streams = [{"name": "benign", "corruptions": ["clean", "brightness"], "batch_size": 20}]
+    return load_plan({**TINY, "methods": ["tent", method], "streams": streams})

@@ -19,7 +19,7 @@ HELP = {
     "device": "cpu, cuda (workers share the GPUs), cuda:1, mps, or auto: cuda where there is a GPU.",
     "executor": "inline, processes or ray; default: processes if there are several workers.",
     "workers": "Cells that run at the same time.",
-    "address": "The Ray cluster: auto, or ray://HOST:10001; default: a local one.",
+    "address": "The Ray cluster: auto, HOST:6379 or ray://HOST:10001; default: one on this machine.",
     "gpus": "The share of a GPU that a cell takes on a Ray cluster, for example 0.25; default: 1 on a GPU device.",
     "cpus": "CPUs a cell takes on a Ray cluster.",
     "retries": "How often a cell is tried again after its worker was lost.",

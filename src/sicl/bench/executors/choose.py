@@ -25,7 +25,7 @@ def make_executor(
     Args:
         name: "inline", "processes" or "ray".
         workers: cells that run at the same time; None: 1, or with Ray as many as the cluster has room for.
-        address: of the Ray cluster ("auto", "ray://host:10001"); None starts a local one.
+        address: of the Ray cluster ("auto", "host:6379", "ray://host:10001"); None starts a local one.
         gpus: the share of a GPU that a cell takes on a Ray cluster. None: 1 on a GPU device, else 0.
         cpus: CPUs a cell takes on a Ray cluster.
         retries: how often a cell is tried again after its worker was lost.

@@ -12,7 +12,8 @@ import sys
 import sysconfig
 import tempfile
 import time
-from typing import IO, Any
+from pathlib import Path
+from typing import Any
 
 from sicl.errors import OptionError
 
@@ -60,7 +61,8 @@ def connect(ray: Any, address: str | None) -> None:
         ray.init(
             # Without "local" Ray would join, or wait for, whatever cluster this machine last had.
             address=address or "local",
-            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(own_paths())}},
+            # A machine of the cluster may have modules elsewhere; its own paths stay.
+            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join((*own_paths(), "${PYTHONPATH}"))}},
             log_to_driver=False,
             logging_level=logging.ERROR,
             **options,
@@ -100,34 +102,33 @@ def _require_client() -> None:
 
 
 def _require_listener(address: str, host: str, port: int) -> None:
-    try:
-        socket.create_connection((host, port), timeout=10).close()
-    except OSError as error:
-        # For "localhost" Ray also looks at the address that others know this machine by.
-        if host.startswith(("localhost", "127.")):
-            _require_listener(address, socket.gethostname(), port)
+    # For the local host Ray takes the address that others know this machine by.
+    hosts = [host, socket.gethostname()] if host.startswith(("localhost", "127.")) else [host]
+    problems = []
+    for name in hosts:
+        try:
+            socket.create_connection((name, port), timeout=10).close()
             return
-        raise OptionError(_refusal(address, error.strerror or str(error))) from error
+        except OSError as error:
+            problems.append(error.strerror or str(error))
+    raise OptionError(_refusal(address, problems[0]))
 
 
 def _ask(address: str, patience: float) -> str | None:
     """Join the cluster from a process that can be ended; returns what went wrong."""
-    command = [sys.executable, "-c", PROBE, address]
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as log:
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=log) as probe:
+    with tempfile.TemporaryDirectory() as folder:
+        said, log = Path(folder) / "said", Path(folder) / "log"
+        with said.open("w") as out, log.open("w") as err:
+            probe = subprocess.Popen([sys.executable, "-c", PROBE, address], stdout=out, stderr=err)
+        with probe:
             deadline = time.monotonic() + patience
             while probe.poll() is None:
-                refused = REFUSED.search(_text(log))
+                refused = REFUSED.search(log.read_text(errors="replace"))
                 if refused or time.monotonic() > deadline:
                     probe.kill()
                     return refused[0] if refused else f"no answer within {patience:.0f} s"
                 time.sleep(0.1)
-        return None if probe.returncode == 0 else _text(out) or f"exit code {probe.returncode}"
-
-
-def _text(file: IO[str]) -> str:
-    file.seek(0)
-    return file.read()
+        return None if probe.returncode == 0 else said.read_text() or f"exit code {probe.returncode}"
 
 
 def _refusal(address: str, reason: str) -> str:
