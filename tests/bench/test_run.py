@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,8 +20,8 @@ from rich.console import Console
 
 import sicl
 from sicl.bench.cell import Cell
-from sicl.bench.executors import Finished, Stepped
-from sicl.bench.live import show_plan, show_summary
+from sicl.bench.executors import Event, Finished, Stepped
+from sicl.bench.live import LiveReport, show_plan, show_summary
 from sicl.bench.plan import load_plan
 from sicl.bench.progress import Display, duration
 from sicl.bench.record import record_from_predictions
@@ -204,6 +205,31 @@ def test_the_display_shows_cells_results_and_time_left() -> None:
     assert "[1/3] tiny / tiny / tent / benign brightness 5 / seed 0: accuracy" in shown
     assert "(2 min left)" in shown
     assert [duration(seconds) for seconds in (5, 600, 9000)] == ["5 s", "10 min", "2.5 h"]
+
+
+def test_the_report_of_a_running_plan_says_what_is_missing(tmp_path: Path) -> None:
+    """It is written anew at most once a minute, and more rarely if writing takes long."""
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 2.0  # Writing, between two looks at the clock, takes two seconds.
+        return now[0]
+
+    plan, page = load_plan(TINY), tmp_path / "report.html"
+    report = LiveReport(plan, tmp_path, clock)
+    missing: list[int | None] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Finished):
+            now[0] += 40.0
+            report.watch(event)
+            text = page.read_text(encoding="utf-8") if page.exists() else ""
+            found = re.search(r"(\d) of 4 planned cells have no record yet", text)
+            missing.append(int(found[1]) if found else None)
+
+    result = run_plan(plan, tmp_path, watch=watch)
+    assert missing == [None, 2, 2, 2]
+    assert "planned cells have no record" not in report.write(result.records).read_text(encoding="utf-8")
 
 
 def test_a_plan_can_be_shown() -> None:

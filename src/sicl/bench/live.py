@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from sicl.bench.cost import estimate, shape
-from sicl.bench.executors import Executor, Settings
+from sicl.bench.executors import Event, Executor, Finished, Settings
 from sicl.bench.plan import Plan
 from sicl.bench.progress import Display, duration, make_console
 from sicl.bench.runner import Result, run_plan
+from sicl.bench.schema import Record
+from sicl.bench.store import Store
 
 
 def find_own_modules(*folders: Path) -> None:
@@ -56,7 +60,7 @@ def run_live(
     retry_failed: bool = False,
     console: Console | None = None,
 ) -> Result:
-    """Run a plan under a live display, print its summary and write its report into the folder."""
+    """Run a plan under a live display, print its summary, and write its report into the folder, also meanwhile."""
     console = console or make_console()
     settings = Settings(
         data=str(data.absolute()) if data else None,
@@ -65,22 +69,58 @@ def run_live(
         cache=str(cache.absolute()) if cache else None,
         threads=threads,
     )
+    report = LiveReport(plan, folder)
     with Display(console) as display:
+
+        def watch(event: Event) -> None:
+            display.watch(event)
+            report.watch(event)
+
         result = run_plan(
             plan,
             folder,
             executor=executor,
             settings=settings,
             retry_failed=retry_failed,
-            watch=display.watch,
+            watch=watch,
             on_start=display.start,
         )
     show_summary(result, console)
-    from sicl.bench.report import write_report
-
-    report = write_report(result.records, folder / "report.html", title=plan.name)
-    console.print(f"Records in {folder}, report in {report}.")
+    console.print(f"Records in {folder}, report in {report.write(result.records)}.")
     return result
+
+
+class LiveReport:
+    """The report of a run while it runs, so that a long one can be looked at; it says how many cells are missing.
+
+    Args:
+        plan: what is run.
+        folder: where the records are, and the report goes.
+        clock: the time in seconds.
+    """
+
+    PAUSE_S = 60.0
+    SHARE = 0.02
+
+    def __init__(self, plan: Plan, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._plan, self._store, self._clock = plan, Store(folder), clock
+        self._next = clock() + self.PAUSE_S
+
+    def watch(self, event: Event) -> None:
+        """Write the report when a cell is done and the last one is old; that never takes much of the run's time."""
+        if not isinstance(event, Finished) or (begun := self._clock()) < self._next:
+            return
+        found = self._store.done(self._plan.cells, predictions=False, retry_failed=False)
+        self.write(tuple(found.values()))
+        ended = self._clock()
+        self._next = ended + max(self.PAUSE_S, (ended - begun) / self.SHARE)
+
+    def write(self, records: Sequence[Record]) -> Path:
+        """Write the report of these records and return its path."""
+        from sicl.bench.report import write_report
+
+        path = self._store.folder / "report.html"
+        return write_report(records, path, title=self._plan.name, planned=len(self._plan))
 
 
 def show_summary(result: Result, console: Console) -> None:
