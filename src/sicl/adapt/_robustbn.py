@@ -31,11 +31,12 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of x, weight and bias."""
         x, weight, mean, variance, batch_mean = ctx.saved_tensors
+        inverse = torch.rsqrt(variance + ctx.eps)
+        # Evaluation needs no saved statistics, but the channels-last kernels of a GPU insist on some.
         dx, dweight, dbias = torch.ops.aten.native_batch_norm_backward(
-            gradients[0], x, weight, mean, variance, None, None, False, ctx.eps, [True, True, True]
+            gradients[0], x, weight, mean, variance, mean, inverse, False, ctx.eps, [True, True, True]
         )
         share = -ctx.alpha * x.shape[1] / x.numel()
-        inverse = torch.rsqrt(variance + ctx.eps)
         scaled = share * weight * inverse
         slope = scaled * inverse * dweight
         level = scaled * dbias - slope * batch_mean

@@ -88,11 +88,7 @@ class Shelf:
             model = model.eval().to(self.device)
         else:
             model = load_model(load, device=self.device, **options)
-        checksum = weights_checksum(model)
-        if self.device.type == "cuda":
-            # The layout that tensor cores compute in: convolutions need not turn every tensor around first.
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return model, checksum
+        return model, weights_checksum(model)
 
 
 def weights_checksum(model: nn.Module) -> str:

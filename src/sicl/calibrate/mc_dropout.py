@@ -114,7 +114,7 @@ class _DropoutCalibration(Calibration):
         total = torch.zeros_like(moment.logits)
         for start in range(0, self.spec.passes, per_chunk):
             n = min(per_chunk, self.spec.passes - start)
-            stacked = self._thin(features.repeat(n, *([1] * (features.ndim - 1))))
+            stacked = self._thin(torch.cat([features] * n))  # not `repeat`, which loses channels-last
             reduced = torch.autocast(features.device.type, torch.bfloat16, enabled=low)
             with reduced, _after(self.later, self._thin):
                 logits = self.split.resume(stacked, norm=self.spec.norm, groups=n)

@@ -8,15 +8,14 @@ from html import escape
 from importlib.resources import files
 
 from sicl import __version__
+from sicl.bench.report.cells import cells_table
 from sicl.bench.report.charts import colour
 from sicl.bench.report.names import (
     CALIBRATORS,
     METRICS,
-    MISSING,
     Metric,
     calibrator_name,
     dataset_name,
-    domain_name,
     method_name,
     model_name,
     stream_name,
@@ -55,7 +54,8 @@ DARK = """
   --rule: #2a2f38; --grid: #252a32; --band: #1d2128; --accent: #ff6b8f;
   --good: #4cc38a; --bad: #ff8a7a; --heat: 244 63 104; --heat-ink: #ffffff;
   --softmax: #9aa3b0; --temperature_scaling: #4db8e0; --mc_dropout: #ab8af0; --transcal: #dcae3c;
-  --pseudocal: #4cc38a; --sicl_paper: #ff9a4d; --sicl: #ff5c86; --other: #94a3b8; --shadow: none;
+  --pseudocal: #4cc38a; --sicl_paper: #ff9a4d; --sicl: #ff5c86; --other: #94a3b8;
+  --shadow: none; --edge: rgb(0 0 0 / 55%);
 """
 LONG = 30
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -71,7 +71,7 @@ def html_page(records: Sequence[Record], title: str, *, note: str = "") -> str:
         "results": ("Results", _results(records, groups, names)),
         "charts": ("Charts", colour_key(names) + group_panels(groups) if names else ""),
         "paper": ("Beside the paper", _paper(groups)),
-        "cells": ("Cells", _cells(records, groups, names)),
+        "cells": ("Cells", cells_table(records, groups, names)),
         "failed": ("Failed cells", _failed(records)),
         "setup": ("Set-up", setup_section(records)),
     }
@@ -252,41 +252,6 @@ def _paper(groups: Sequence[Group]) -> str:
     heads = [*identity_heads(groups), ("Calibrator", True), ("Ours", False), ("Paper", False)]
     heads += [("Difference", False), ("Over", True)]
     return tag("p", lede, class_="lede") + tag("div", sortable(heads, rows), class_="wide scroll")
-
-
-def _cells(records: Sequence[Record], groups: Sequence[Group], names: Sequence[str]) -> str:
-    heads = [*identity_heads(groups), ("Corruption", True), ("Severity", False), ("Seed", False)]
-    heads += [("Accuracy", False), *((calibrator_name(name), False) for name in names), ("Winner", True)]
-    rows = [_cell_row(group, groups, record, names) for group in groups for record in group.records]
-    box = (
-        '<input class="filter" type="search" placeholder="Filter: tent fog …" '
-        'aria-label="Filter cells" data-table="all-cells">'
-    )
-    lede = tag(
-        "p", f"ECE in % of all {len(records)} cells, and the calibrator with the lowest.", class_="lede"
-    )
-    return lede + box + tag("div", sortable(heads, rows, id="all-cells"), class_="wide scroll")
-
-
-def _cell_row(group: Group, groups: Sequence[Group], record: Record, names: Sequence[str]) -> str:
-    metric = METRICS["ece"]
-    best = cell_winners(record, metric)
-    values = {name: record.calibrators.get(name, {}).get("ece") for name in names}
-    corruption = domain_name(record.corruption) if record.corruption else "several"
-    winner = _names([name for name in names if name in best]) if record.status == "done" else "failed"
-    cells = [
-        *identity_cells(group, groups),
-        left(corruption),
-        cell(MISSING if record.severity is None else str(record.severity), record.severity),
-        cell(str(record.seed), record.seed),
-        cell(metric.text(record.accuracy), record.accuracy),
-        *(
-            cell(metric.text(values[name]), values[name], class_="win" if name in best else None)
-            for name in names
-        ),
-        left(winner),
-    ]
-    return tag("tr", "".join(cells), class_="failed" if record.status == "failed" else None)
 
 
 def _failed(records: Sequence[Record]) -> str:

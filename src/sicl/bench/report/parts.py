@@ -220,7 +220,8 @@ def _heat_cell(value: float | None, top: float, metric: Metric, best: bool) -> s
     if value is None:
         return tag("td", MISSING, style="--v:0")
     share = value / top
-    kinds = " ".join(kind for kind, on in (("deep", share > 0.62), ("best", best)) if on)
+    # Beyond this share white has more contrast with the cell's colour than black.
+    kinds = " ".join(kind for kind, on in (("deep", share > 0.86), ("best", best)) if on)
     return tag("td", metric.text(value), style=f"--v:{share:.2f}", class_=kinds or None)
 
 
