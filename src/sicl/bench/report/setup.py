@@ -93,7 +93,7 @@ def _values(counts: Counter[str], total: int) -> str:
     numbers = [_number(value) for value in counts]
     if len(counts) > MAX_VALUES and None not in numbers:
         known = [number for number in numbers if number is not None]
-        return escape(f"{min(known):g} to {max(known):g}, differs between cells")
+        return escape(f"{min(known):.3g} to {max(known):.3g}, differs between cells")
     shown = [f"{value} ({count} of {total} cells)" for value, count in counts.most_common(MAX_VALUES)]
     more = f"; {len(counts) - MAX_VALUES} more values" if len(counts) > MAX_VALUES else ""
     return escape("; ".join(shown) + more)
