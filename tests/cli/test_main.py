@@ -43,6 +43,7 @@ def test_doctor_reports_versions_devices_and_extras() -> None:
         (("report", "nowhere"), "nowhere"),
         (("data", "check", "nonsense"), "nonsense"),
         (("paper", "run", "table9"), "table9"),
+        (("paper", "show", "table5", "no-such-folder"), "no-such-folder"),
     ],
 )
 def test_a_users_mistake_is_one_sentence_and_exit_status_two(
@@ -69,6 +70,7 @@ def test_the_reference_names_every_command() -> None:
         "data get",
         "data make",
         "paper run",
+        "paper show",
     ):
         assert f"## `sicl {command}`" in text
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]

@@ -94,6 +94,21 @@ def run(
     _run(name, choice, out, Launch(*where, retry_failed), dry_run)
 
 
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help=_HELP["name"])],
+    folder: Annotated[Path, typer.Argument(help="The folder with the records of a run.")],
+) -> None:
+    """Put the records of an earlier run beside the paper's numbers; runs nothing, needs no data."""
+    from sicl.bench.paper.presets import PRESETS
+    from sicl.bench.paper.show import show_preset
+    from sicl.bench.schema import load_records
+    from sicl.errors import require_choice
+
+    require_choice(PRESETS, name=name)
+    show_preset(name, load_records(folder), folder)
+
+
 def _run(name: str, options: dict[str, Any], out: Path | None, launch: Launch, dry_run: bool) -> None:
     from sicl.bench.live import show_plan
     from sicl.bench.paper.presets import PRESETS, Choice
