@@ -18,7 +18,8 @@ from sicl.bench.paper.charts import chart
 from sicl.bench.paper.figures import sheets
 from sicl.bench.paper.presets import CALIBRATORS, PRESETS, Choice
 from sicl.bench.paper.sheets import Sheet, number, pivot
-from sicl.bench.paper.show import show_preset
+from sicl.bench.paper.show import _print, show_preset
+from sicl.bench.paper.tables import paper_value
 from sicl.bench.plan import Plan, load_plan
 from sicl.bench.runner import run_plan
 from sicl.bench.schema import Record
@@ -136,7 +137,14 @@ def test_tables_stand_beside_the_papers_with_the_difference(tmp_path: Path) -> N
     assert paper == pytest.approx(2.89, abs=0.01)
     assert ours is not None
     assert difference == pytest.approx(ours - paper)
+    assert dict(by_name["difference"].rows).popitem()[1][-1] == pytest.approx(difference)
     assert [name for name, _ in by_name["ece-tent"].rows] == list(CORRUPTIONS)
+    fog = dict(by_name["difference-tent"].rows)["fog"]
+    mine = dict(zip(by_name["ece-tent"].columns, dict(by_name["ece-tent"].rows)["fog"]))["sicl"]
+    printed = paper_value(
+        dataset="cifar10-c", model="resnet18", method="tent", calibrator="sicl", corruption="fog"
+    )
+    assert dict(zip(by_name["difference-tent"].columns, fog))["sicl"] == pytest.approx(mine - printed)
     main = {sheet.name: sheet for sheet in sheets("table1", records(model="resnet50"), tmp_path)}
     assert [row[1][1] for row in main["paper"].rows if row[0].endswith("/ sicl")] == [6.4]
 
@@ -174,7 +182,8 @@ def test_sheets_are_written_with_gaps_where_there_is_nothing() -> None:
     sheet = Sheet("s", "S", "row", ("a", "b"), (("one", (1.0, None)), ("two", (0.012345, 123.456))))
     assert sheet.to_csv() == "row,a,b\none,1.0,\ntwo,0.012345,123.456\n"
     assert "| one | 1.0 | - |" in sheet.to_markdown()
-    assert [number(value) for value in (0.0, 0.01234, 12.34)] == ["0.0", "0.0123", "12.3"]
+    assert [number(value) for value in (0.0, 0.01234, 12.34, 7)] == ["0.0", "0.0123", "12.3", "7"]
+    assert [number(value, 1) for value in (-0.04, 0.01234, None, 7)] == ["0.0", "0.0", "-", "7"]
 
 
 def test_sheets_are_drawn_as_lines_or_bars() -> None:
@@ -183,5 +192,31 @@ def test_sheets_are_drawn_as_lines_or_bars() -> None:
     assert lines.count("<polyline") == 2
     bars = chart(Sheet("s", "A & B", "method", ("a", "b"), (("tent", (1.0, -2.0)), ("<sar>", (3.0, None)))))
     assert bars.count("<title>") == 3
-    for drawing in (lines, bars):
+    rows = tuple((f"<{name}>", (1.0, None, -3.0)) for name in CORRUPTIONS)
+    dots = chart(Sheet("s", "Many", "corruption", ("a", "b", "c"), rows, drawn=("a", "b")))
+    assert dots.count("<circle") == 15
+    assert "c, &lt;fog&gt;" not in dots
+    for drawing in (lines, bars, dots):
         assert fromstring(drawing).tag.endswith("svg")
+
+
+def test_long_sheets_are_printed_in_part(tmp_path: Path) -> None:
+    """Of a line some points from the first to the last; of a long list only where it is."""
+    console = Console(file=io.StringIO(), width=200)
+    line = Sheet("line", "Line", "end", ("a",), tuple((str(i), (float(i),)) for i in range(1, 101)))
+    names = Sheet("names", "Names", "name", ("a",), tuple((f"n{i}", (0.5,)) for i in range(50)))
+    for sheet in (line, names):
+        _print(sheet, tmp_path, console)
+    shown = console.file.getvalue()
+    assert "12 of 100 rows; all are in" in shown
+    assert " 1      1.0" in shown
+    assert " 100  100.0" in shown
+    assert "0 of 50 rows" in shown
+    assert "n7" not in shown
+
+
+def test_settings_without_printed_numbers_are_named(tmp_path: Path) -> None:
+    """A table of other data says that the paper has nothing to compare with."""
+    console = Console(file=io.StringIO(), width=200)
+    show_preset("table5", records(dataset="demo", model="demo"), tmp_path, console)
+    assert "The paper prints no numbers for demo / demo." in console.file.getvalue()

@@ -204,7 +204,8 @@ def test_the_display_shows_cells_results_and_time_left() -> None:
     assert "3 cells to run, 1 are there already." in shown
     assert "[1/3] tiny / tiny / tent / benign brightness 5 / seed 0: accuracy" in shown
     assert "(2 min left)" in shown
-    assert [duration(seconds) for seconds in (5, 600, 9000)] == ["5 s", "10 min", "2.5 h"]
+    times = [duration(seconds) for seconds in (5, 600, 9000, 1.3e8)]
+    assert times == ["5 s", "10 min", "2.5 h", "1,505 days"]
 
 
 def test_the_report_of_a_running_plan_says_what_is_missing(tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ def show_plan(plan: Plan, console: Console | None = None) -> None:
     table = Table(box=None, show_header=False)
     for noun, counts in shape(plan).items():
         table.add_row(noun, ", ".join(f"{name} ({count})" for name, count in counts.items()))
-    table.add_row("calibrators", ", ".join(plan.cells[0].spec["calibrators"]))
+    labels = list(plan.cells[0].spec["calibrators"])
+    table.add_row("calibrators", ("; " if any("," in label for label in labels) else ", ").join(labels))
     table.add_row("predict", ", ".join(sorted({c.spec["method"]["options"]["predict"] for c in plan.cells})))
     console.print(table)
     for cell in plan.cells[:5]:

@@ -6,18 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from sicl.bench.cell import Cell
-from sicl.bench.paper.sheets import Pick, Sheet, over, pivot
-from sicl.bench.report.summary import compare_with_paper, group_records
+from sicl.bench.paper.beside import beside, beside_by_corruption
+from sicl.bench.paper.reliability import over_time_and_reliability
+from sicl.bench.paper.sheets import Pick, Sheet, pivot
 from sicl.bench.schema import Record
-from sicl.bench.store import Store
-from sicl.errors import DataError
-
-FIRST_AND_LAST = 1000
-"""Samples in the two reliability diagrams of Figure 2."""
 
 
 def sheets(preset: str, records: Sequence[Record], folder: Path) -> list[Sheet]:
@@ -65,7 +57,7 @@ def _tables(records: Sequence[Record], folder: Path) -> list[Sheet]:
         column=_calibrator,
         value=_percent("cumulative_ece"),
     )
-    return [ece, *_beside(records)]
+    return [ece, *beside(records)]
 
 
 def _by_corruption(records: Sequence[Record], folder: Path) -> list[Sheet]:
@@ -83,72 +75,8 @@ def _by_corruption(records: Sequence[Record], folder: Path) -> list[Sheet]:
                 value=_percent("cumulative_ece"),
             )
         )
-    return [*found, *_beside(records)]
-
-
-def _beside(records: Sequence[Record]) -> list[Sheet]:
-    rows = compare_with_paper(group_records(records))
-    if not rows:
-        return []
-    table = tuple(
-        (f"{row.group.title} / {row.calibrator}", (row.ours, row.paper, row.ours - row.paper)) for row in rows
-    )
-    note = "Cumulative ECE, or accuracy, in %. " + over(records)
-    return [Sheet("paper", "Beside the paper", "setting", ("ours", "paper", "difference"), table, note)]
-
-
-def _figure2(records: Sequence[Record], folder: Path) -> list[Sheet]:
-    """Sliding-window ECE over the stream, and reliability of the first and last samples."""
-    found = []
-    for record in (record for record in records if record.status == "done"):
-        name = f"{record.method}-{record.stream}"
-        title = f"{record.method}, {record.corruption or record.stream}"
-        for calibrator, row in record.calibrators.items():
-            line = row["over_time"]
-            points = zip(line["end"], line["ece"], line["accuracy"], line["confidence"])
-            rows = tuple((str(end), tuple(100 * value for value in values)) for end, *values in points)
-            note = f"Windows of {line['window']} samples; {calibrator}."
-            columns = ("ECE", "accuracy", "confidence")
-            found.append(
-                Sheet(f"{name}-over-time", f"{title}: sliding window, %", "end", columns, rows, note)
-            )
-        found += _reliability(record, folder, name, title)
-    return found
-
-
-def _reliability(record: Record, folder: Path, name: str, title: str) -> list[Sheet]:
-    import torch
-
-    from sicl.metrics import reliability_bins
-
-    confidence, correct = _predictions(record, folder)
-    size = min(FIRST_AND_LAST, len(correct) // 2)
-    found = []
-    for part, chosen in (("first", slice(None, size)), ("last", slice(-size, None))):
-        bins = reliability_bins(torch.from_numpy(confidence[chosen]), torch.from_numpy(correct[chosen]))
-        numbers = np.stack([100 * bins.confidence, 100 * bins.accuracy, bins.count], axis=1)
-        rows = tuple((f"{low:.2f}", tuple(line)) for low, line in zip(bins.lower.tolist(), numbers.tolist()))
-        found.append(
-            Sheet(
-                f"{name}-{part}",
-                f"{title}: reliability of the {part} {size} samples, %",
-                "confidence from",
-                ("confidence", "accuracy", "samples"),
-                rows,
-            )
-        )
-    return found
-
-
-def _predictions(record: Record, folder: Path) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return the first calibrator's confidence, and which predictions are right."""
-    cell = Cell({key: value for key, value in record.spec.items() if key != "resolved"})
-    path = Store(folder).predictions_path(cell)
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return arrays["confidence_0"], arrays["predicted_0"] == arrays["labels"]
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"`{path}` holds no predictions: {error}; run the preset again.") from error
+        found += beside_by_corruption(part, method)
+    return [*found, *beside(records)]
 
 
 def _perturbations(records: Sequence[Record], folder: Path) -> list[Sheet]:
@@ -161,12 +89,13 @@ def _perturbations(records: Sequence[Record], folder: Path) -> list[Sheet]:
     }
     made = []
     for key, title in titles.items():
-        value = _percent(key) if key == "ece" else _plain(key)
+        value, digits = (_percent(key), 1) if key == "ece" else (_plain(key), None)
         part = pivot(records, name=key, title=title, row=row, column=_calibrator, value=value)
         means = pivot(
             records, name=key, title=title, row=("", lambda *_: "mean"), column=_calibrator, value=value
         )
-        made.append(Sheet(key, title, "corruption", part.columns, (*part.rows, *means.rows), part.note))
+        rows = (*part.rows, *means.rows)
+        made.append(Sheet(key, title, "corruption", part.columns, rows, part.note, digits))
     return made
 
 
@@ -255,14 +184,15 @@ def _sotta_means(records: Sequence[Record]) -> Sheet:
         )
         for name, (ours, *_) in means.rows
     )
-    return Sheet(means.name, means.title, "method", ("ours", "paper", "difference"), rows, means.note)
+    columns = ("ours", "paper", "difference")
+    return Sheet(means.name, means.title, "method", columns, rows, means.note, drawn=columns[:2])
 
 
 _MAKERS: dict[str, Callable[[Sequence[Record], Path], list[Sheet]]] = {
     "table1": _tables,
     "table5": _by_corruption,
     "table6": _by_corruption,
-    "figure2": _figure2,
+    "figure2": over_time_and_reliability,
     "figure3": _perturbations,
     "figure5": _perturbations,
     "figure6": _by_method("Ablations: cumulative ECE, %"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ VIT_METHODS = ("tent", "sar")
 BASELINES = ("softmax", "temperature_scaling", "mc_dropout", "transcal", "pseudocal")
 CALIBRATORS = (*BASELINES, "sicl_paper", "sicl")
 QUICK_CORRUPTIONS = ("gaussian_noise", "contrast", "jpeg_compression")
-QUICK_N = 256
 
 ARCHITECTURES = {"resnet18": "resnet18", "resnet50": "resnet50", "resnet101": "resnet101", "vit": "vit_small"}
 IMAGENET = {
@@ -65,6 +64,7 @@ class Preset:
         streams: the streams, given the corruptions and the number of images of each.
         predictions: whether the figure is computed from single predictions.
         quick_methods: the methods of the quick version.
+        quick_n: its images of each corruption.
     """
 
     title: str
@@ -76,9 +76,12 @@ class Preset:
     streams: Callable[[list[str], Choice], list[dict[str, Any]]] = field(default=lambda c, k: [_benign(c, k)])
     predictions: bool = False
     quick_methods: tuple[str, ...] = ("tent",)
+    quick_n: int = 256
 
     def table(self, name: str, choice: Choice) -> dict[str, Any]:
         """Return the plan as a table, as a TOML file would have it."""
+        if choice.quick and choice.n is None:
+            choice = replace(choice, n=self.quick_n)
         corruptions = list(choice.corruptions or (QUICK_CORRUPTIONS if choice.quick else CORRUPTIONS))
         datasets = list(choice.datasets or (("demo",) if choice.quick else self.datasets))
         models = list(choice.models or (("demo",) if choice.quick else self.models))
@@ -143,13 +146,8 @@ def _weights(dataset: str, model: str, choice: Choice) -> str:
     return plain
 
 
-def _size(choice: Choice) -> int | None:
-    return choice.n if choice.n is not None else (QUICK_N if choice.quick else None)
-
-
 def _limit(choice: Choice, key: str) -> dict[str, Any]:
-    n = _size(choice)
-    return {"batch_size": choice.batch_size, **({} if n is None else {key: n})}
+    return {"batch_size": choice.batch_size, **({} if choice.n is None else {key: choice.n})}
 
 
 def _benign(corruptions: list[str], choice: Choice) -> dict[str, Any]:
@@ -221,6 +219,8 @@ PRESETS: dict[str, Preset] = {
         seeds=(0,),
         predictions=True,
         quick_methods=("source", "tent"),
+        # Windows and halves of a stream want more samples than means do.
+        quick_n=1024,
     ),
     "figure3": Preset(
         title="Style against content perturbation, and the ContentVariance of dropout and MixStyle",
@@ -238,6 +238,7 @@ PRESETS: dict[str, Preset] = {
         title="Ablations: components, relaxation, number of variants (CIFAR-100-C)",
         datasets=("cifar100-c",),
         calibrators=_FIGURE6,
+        quick_n=128,
     ),
     "severity": Preset(
         title="ECE of right and of wrong predictions against severity, TENT",

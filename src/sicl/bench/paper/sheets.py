@@ -12,6 +12,7 @@ from typing import Any
 from sicl.bench.schema import Record
 
 Cells = Iterator[tuple[Record, str, dict[str, Any]]]
+Row = tuple[str, tuple[float | None, ...]]
 Pick = Callable[[Record, str, dict[str, Any]], Any]
 
 
@@ -26,14 +27,18 @@ class Sheet:
         columns: their names.
         rows: (name, a number for each column).
         note: what the reader must know, the missing cells above all.
+        digits: decimals of a number that is not whole; None: as many as small numbers need.
+        drawn: the columns that are drawn; all unless given.
     """
 
     name: str
     title: str
     corner: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[float | None, ...]], ...]
+    rows: tuple[Row, ...]
     note: str = ""
+    digits: int | None = 1
+    drawn: tuple[str, ...] = ()
 
     def to_csv(self) -> str:
         """Return the sheet as CSV."""
@@ -49,14 +54,18 @@ class Sheet:
         lines = [f"## {self.title}", "", f"| {self.corner} | " + " | ".join(self.columns) + " |"]
         lines.append("|---|" + "---:|" * len(self.columns))
         for name, values in self.rows:
-            lines.append(f"| {name} | " + " | ".join(number(value) for value in values) + " |")
+            lines.append(f"| {name} | " + " | ".join(number(value, self.digits) for value in values) + " |")
         return "\n".join([*lines, "", self.note, ""])
 
 
-def number(value: float | None) -> str:
-    """Return a number with as many digits as a reader wants."""
+def number(value: float | None, digits: int | None = None) -> str:
+    """Return a number with as many digits as a reader wants; a count has none."""
     if value is None:
         return "-"
+    if isinstance(value, int):
+        return str(value)
+    if digits is not None:
+        return f"{round(value, digits) + 0.0:.{digits}f}"  # + 0.0: no "-0.0".
     return f"{value:.1f}" if abs(value) >= 1 or value == 0 else f"{value:.3g}"
 
 
@@ -76,6 +85,7 @@ def pivot(
     column: Pick,
     value: Pick,
     note: str = "",
+    digits: int | None = 1,
 ) -> Sheet:
     """Return the mean of `value` for each (row, column), in the order they come.
 
@@ -95,7 +105,8 @@ def pivot(
         (str(where), tuple(mean(values[what]) if values.get(what) else None for what in columns))
         for where, values in found.items()
     )
-    return Sheet(name, title, row[0], tuple(map(str, columns)), rows, " ".join((note, over(records))).strip())
+    told = " ".join((note, over(records))).strip()
+    return Sheet(name, title, row[0], tuple(map(str, columns)), rows, told, digits)
 
 
 def over(records: Sequence[Record]) -> str:
