@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import sicl
+from sicl.corruptions import corrupt
 from sicl.data import load_dataset
 from sicl.models.cifar import resnet18
 
@@ -86,3 +87,21 @@ def test_the_memory_bound_holds_on_a_gpu() -> None:
     for _ in range(3):
         trusted(images)
     assert torch.cuda.max_memory_allocated() - before < 0.5 * 2**30
+
+
+@pytest.mark.parametrize(
+    "method", [sicl.Source(), sicl.Rotta(), sicl.Sotta()], ids=["source", "rotta", "sotta"]
+)
+def test_networks_with_running_statistics_are_followed(method: sicl.Source | sicl.Rotta | sicl.Sotta) -> None:
+    """Graphs read running statistics where they are now, and renewed votes agree with the plain engine's."""
+    data = load_dataset("demo")
+    pixels = corrupt(torch.from_numpy(data.images[:240].copy()), "speckle_noise", severity=5, seed=0)
+    images = (pixels.permute(0, 3, 1, 2).float() / 255).cuda()
+    outs = []
+    for engine in ("plain", "auto"):
+        spec = sicl.SICL(variants=4, content_variants=4, engine=engine, precision="float32", temper=False)
+        trusted = spec.attach(method.attach(sicl.load_model("demo", device="cuda")))
+        outs.append([trusted(part) for part in images.split(48)])
+    for plain, fast in zip(*outs):
+        assert float((plain.signals["fit"] - fast.signals["fit"]).abs()) < 0.05
+        assert float((plain.confidence - fast.confidence).abs().mean()) < 0.03

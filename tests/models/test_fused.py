@@ -110,6 +110,7 @@ def test_prepare_follows_the_live_network() -> None:
             parameter.mul_(0.9)
         split.network.layer2[0].bn1.running_mean.add_(0.2)
     split.run(images(6))
+    suffix.twin.stage()
     suffix.prepare()
     assert torch.allclose(suffix(stacked), split.resume(stacked, groups=2), atol=1e-4)
 

@@ -66,6 +66,7 @@ class FastPasses:
     def begin(self, features: Tensor) -> Tensor:
         """Take over the network as it stands; return the features to make variants of."""
         base = self.cast(features)
+        self.twin.stage()
         self._fresh.clear()
         if self.twin.records_first:
             suffix = self._suffix(base, 1, records=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sicl import perturb
 from sicl.adapt import Adapter, Moment
@@ -15,8 +16,10 @@ from sicl.calibrate._draws import beta
 from sicl.calibrate._engine import Engine
 from sicl.calibrate._guard import Guard
 from sicl.calibrate._memory import Recent
+from sicl.calibrate._mixed import Mixed
 from sicl.calibrate._temper import Temper
-from sicl.calibrate._variants import ContentVariants, StyleVariants, Variants
+from sicl.calibrate._variants import ContentVariants, StyleVariants, Variants, Votes
+from sicl.models.norms import batch_norms, is_plain, uses_batch_statistics
 from sicl.models.split import Split
 
 if TYPE_CHECKING:
@@ -24,6 +27,25 @@ if TYPE_CHECKING:
 
 SMALL_BATCH = 16
 """Fewer samples say little about the spread over samples: remembered ones help."""
+FIT = 0.55
+"""When fewer predictions survive the batch's own statistics, the running ones no longer fit the stream."""
+
+
+@dataclass(frozen=True)
+class Engines:
+    """Where style and content are perturbed: two cuts, or one."""
+
+    style: Engine
+    content: Engine
+
+    @classmethod
+    def of(cls, spec: SICL, network: nn.Module, *, fresh: bool) -> Engines:
+        """Cut the network; `fresh`: all its batch norms use the statistics of the batch at hand."""
+        style = Engine(Split(network, spec.layer, fresh=fresh), spec.engine_options())
+        content = Split(network, spec.content_layer, fresh=fresh)
+        if content.point == style.split.point:
+            return cls(style, style)
+        return cls(style, Engine(content, spec.engine_options()))
 
 
 class SiclCalibration(Calibration):
@@ -35,24 +57,33 @@ class SiclCalibration(Calibration):
     """
 
     def __init__(self, spec: SICL, adapter: Adapter) -> None:
-        self.spec = spec
-        self.engine = Engine(Split(adapter.network, spec.layer), spec.engine_options())
-        content = Split(adapter.network, spec.content_layer)
-        same = content.point == self.engine.split.point
-        self.content_engine = self.engine if same else Engine(content, spec.engine_options())
+        self.spec, self.network = spec, adapter.network
+        self.own = Engines.of(spec, adapter.network, fresh=False)
+        self.renewed: Engines | None = None
+        self.used = self.own
         parameter = next(iter(adapter.network.parameters()), None)
         self.generator = torch.Generator(parameter.device if parameter is not None else "cpu")
         self.styles = Recent(64)
         self.guard = Guard(adapter.network)
         self.temper = Temper(self.generator.device, spec.seed)
+        self.mixed = Mixed(spec.seed)
         self.reset()
+
+    @property
+    def engine(self) -> Engine:
+        """What computed the last style variants."""
+        return self.used.style
+
+    @property
+    def content_engine(self) -> Engine:
+        """What computed the last content variants."""
+        return self.used.content
 
     def reset(self) -> None:
         """Forget the recent batches and start the noise anew."""
         self.generator.manual_seed(self.spec.seed)
-        self.styles.clear()
-        self.guard.reset()
-        self.temper.reset()
+        for part in (self.styles, self.mixed, self.guard, self.temper):
+            part.clear() if isinstance(part, Recent) else part.reset()
 
     def confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean vote of the members, relaxed as the spec says, and the signals behind it."""
@@ -60,12 +91,9 @@ class SiclCalibration(Calibration):
         signals = {"softmax": predicted_probability(moment.logits, labels)}
         if self.spec.temper:
             self.temper.observe(moment, labels)
-            self.engine.temperature = self.content_engine.temperature = self.temper.votes_at()
             signals["temperature"] = self.temper.temperature
-        features, content_features = self._begin(moment.images)
-        if "mirror" in self.spec.members:
-            signals["mirror_invariance"] = self._mirror(moment, labels)
-        signals |= self._invariances(self._draws(features, content_features), labels)
+        self.used, features = self._begin(moment, labels, signals)
+        signals |= self._invariances(self._draws(self.used, features), labels)
         votes = [signals[f"{member}_invariance"] for member in self.spec.members]
         confidence = torch.stack(votes).mean(dim=0)
         if self.spec.temper:
@@ -81,26 +109,57 @@ class SiclCalibration(Calibration):
             return self.guard.relax(confidence, moment, labels, signals)
         return confidence
 
-    def _begin(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Run the clean batch up to the cuts that are looked at, each once; return both cuts' features."""
-        if "style" not in self.spec.members and self.spec.needs_content:
-            features = self.content_engine.begin(images)
-            return features, features
-        features = self.engine.begin(images)
-        if not self.spec.needs_content or self.content_engine is self.engine:
-            return features, features
-        return features, self.content_engine.begin(images)
+    def _begin(
+        self, moment: Moment, labels: Tensor, signals: dict[str, Tensor]
+    ) -> tuple[Engines, tuple[Tensor, Tensor]]:
+        """Decide whose statistics the votes use, run the batch up to the cuts, and ask the mirror image."""
+        if not self._renewable(labels):
+            features = self._features(self.own, moment.images)
+            if "mirror" in self.spec.members:
+                signals["mirror_invariance"] = self._mirror(self.own, moment, labels).share(self.spec.votes)
+            return self.own, features
+        # The mirror image is normalised with the batch's own statistics: when few predictions survive that,
+        # the running statistics no longer fit the stream.
+        renewed = self.renewed = self.renewed or Engines.of(self.spec, self.network, fresh=True)
+        features = self._features(renewed, moment.images)
+        mirror = self._mirror(renewed, moment, labels)
+        signals["mirror_invariance"] = mirror.share(self.spec.votes)
+        signals["fit"] = mirror.hard.mean()
+        if float(signals["fit"]) < FIT:
+            return renewed, features
+        return self.own, self._features(self.own, moment.images)
 
-    def _draws(self, features: Tensor, content_features: Tensor) -> dict[str, tuple[Engine, Draw]]:
+    def _renewable(self, labels: Tensor) -> bool:
+        """Whether the network uses running statistics that the batch's own may stand in for."""
+        if self.spec.statistics != "auto" or self.spec.norm == "frozen" or "mirror" not in self.spec.members:
+            return False
+        norms = batch_norms(self.network)
+        if all(uses_batch_statistics(m) for m in norms) or not all(is_plain(m) for m in norms):
+            return False
+        return len(labels) >= SMALL_BATCH and self.mixed.add(labels)
+
+    def _features(self, engines: Engines, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Run the clean batch up to the cuts that are looked at, each once; return both cuts' features."""
+        if self.spec.temper:
+            engines.style.temperature = engines.content.temperature = self.temper.votes_at()
+        if "style" not in self.spec.members and self.spec.needs_content:
+            features = engines.content.begin(images)
+            return features, features
+        features = engines.style.begin(images)
+        if not self.spec.needs_content or engines.content is engines.style:
+            return features, features
+        return features, engines.content.begin(images)
+
+    def _draws(self, engines: Engines, features: tuple[Tensor, Tensor]) -> dict[str, tuple[Engine, Draw]]:
         """What draws the variants that the spec asks for, and the engine to send them through."""
         draws: dict[str, tuple[Engine, Draw]] = {}
         if "style" in self.spec.members:
-            mean, std = perturb.style_statistics(features)
+            mean, std = perturb.style_statistics(features[0])
             self.styles.add(torch.stack([mean, std], dim=1))
-            draws["style_invariance"] = self.engine, self._style_draw(mean, std)
+            draws["style_invariance"] = engines.style, self._style_draw(mean, std)
         if self.spec.needs_content:
-            _, std = perturb.style_statistics(content_features)
-            draws["content_invariance"] = self.content_engine, self._content_draw(content_features, std)
+            _, std = perturb.style_statistics(features[1])
+            draws["content_invariance"] = engines.content, self._content_draw(features[1], std)
         return draws
 
     def _invariances(self, draws: dict[str, tuple[Engine, Draw]], labels: Tensor) -> dict[str, Tensor]:
@@ -112,9 +171,9 @@ class SiclCalibration(Calibration):
             for name, (engine, draw) in draws.items()
         }
 
-    def _mirror(self, moment: Moment, labels: Tensor) -> Tensor:
-        engine = self.content_engine if self.spec.needs_content else self.engine
-        return engine.collect(engine.view(moment.images.flip(-1)), labels).share(self.spec.votes)
+    def _mirror(self, engines: Engines, moment: Moment, labels: Tensor) -> Votes:
+        engine = engines.content if self.spec.needs_content else engines.style
+        return engine.collect(engine.view(moment.images.flip(-1)), labels)
 
     def _style_draw(self, mean: Tensor, std: Tensor) -> Draw:
         own = torch.stack([mean, std])
@@ -164,6 +223,7 @@ class SiclCalibration(Calibration):
             "styles": self.styles.state_dict(),
             "guard": self.guard.state_dict(),
             "temper": self.temper.state_dict(),
+            "mixed": self.mixed.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -172,3 +232,4 @@ class SiclCalibration(Calibration):
         self.styles.load_state_dict(state["styles"])
         self.guard.load_state_dict(state["guard"])
         self.temper.load_state_dict(state["temper"])
+        self.mixed.load_state_dict(state["mixed"])

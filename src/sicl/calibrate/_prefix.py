@@ -7,9 +7,11 @@ from collections.abc import Hashable
 from torch import Tensor
 
 from sicl.calibrate._capture import Captured, is_out_of_memory, tuned
+from sicl.models.norms import batch_norms
 from sicl.models.split import Split
 
 _MOST_SHAPES = 8
+_MOST_MOVES = 4
 
 
 class Prefix:
@@ -25,10 +27,14 @@ class Prefix:
 
     def __init__(self, split: Split, notes: list[str]) -> None:
         self._split, self._notes = split, notes
-        tables = [t for m in split.network.modules() for t in (m._parameters, m._buffers)]
+        # Fresh statistics leave the batch norms' buffers unread.
+        unread = set(batch_norms(split.network)) if split.fresh else set()
+        modules = list(split.network.modules())
+        tables = [m._parameters for m in modules] + [m._buffers for m in modules if m not in unread]
         self._places = [(t, name) for t in tables for name, value in t.items() if value is not None]
         self._graphs: dict[Hashable, Captured | None] = {}
         self._addresses: tuple[int, ...] = ()
+        self._moves = 0
         self._works = True
 
     def __call__(self, images: Tensor, *, view: bool = False) -> Tensor:
@@ -56,8 +62,12 @@ class Prefix:
         tensors = [table[name] for table, name in self._places]
         addresses = tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
         if addresses != self._addresses or len(self._graphs) > _MOST_SHAPES:
+            self._moves += addresses != self._addresses
             self._graphs.clear()
             self._addresses = addresses
+        if self._moves > _MOST_MOVES:
+            self._works = False
+            self._notes.append("no CUDA graph of the part before the cut: the network's tensors keep moving")
         known = key in self._graphs
         self._graphs.setdefault(key, None)
         return known

@@ -51,6 +51,9 @@ class SICL(Calibrator):
             paper's place), a module name, or "NAME:input".
         content_layer: where to perturb content, likewise.
         norm: batch norms during variants: "frozen" at the clean batch's statistics, or each variant's "batch".
+        statistics: for a network that normalises with running statistics: "network": so do the votes; "auto":
+            they use the batch's own when the running ones no longer fit the stream (few mirrored predictions
+            survive the change), unless the batches are small or sorted by class.
         mixstyle_alpha: of the Beta distribution that mixes styles.
         engine: how variants are computed; see `docs/engine.md`. "auto" finds the fastest that works.
         precision: of the variants' passes; "auto": bfloat16 where the device is faster in it.
@@ -77,6 +80,7 @@ class SICL(Calibrator):
     layer: str = "stem"
     content_layer: str = "auto"
     norm: Literal["frozen", "batch"] = "batch"
+    statistics: Literal["auto", "network"] = "auto"
     mixstyle_alpha: float = 0.1
     engine: Literal["auto", "plain", "twin", "fused", "graph", "compile"] = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -101,6 +105,7 @@ class SICL(Calibrator):
         require_choice(("antithetic", "independent"), noise=self.noise)
         require_choice(("printed", "none", "guard"), relaxation=self.relaxation)
         require_choice(("frozen", "batch"), norm=self.norm)
+        require_choice(("auto", "network"), statistics=self.statistics)
         self.engine_options()
         if not self.members:
             raise OptionError(f"`members` must name at least one of {', '.join(MEMBERS)}, got none.")
@@ -136,6 +141,7 @@ class SICL(Calibrator):
             "style": "gaussian",
             "relaxation": "printed",
             "temper": False,
+            "statistics": "network",
             "noise": "independent",
             "layer": "auto",
         }

@@ -69,8 +69,7 @@ class FusedSuffix:
         tensors = [table[name] for target, table, name in self.twin.sources if id(target) in self._used]
         tensors += [tensor for fold in self._folds for tensor in fold.sources()]
         for slot in self._slots:
-            live = (slot.live.weight, slot.live.bias, slot.live.running_mean, slot.live.running_var)
-            tensors += [tensor for tensor in live if tensor is not None]
+            tensors += [tensor for tensor in (slot.live.weight, slot.live.bias) if tensor is not None]
         return tensors
 
     @torch.no_grad()

@@ -153,9 +153,29 @@ def _count_into(counts: dict[nn.Module, int]) -> Any:
     return hook
 
 
+def is_plain(module: _BatchNorm) -> bool:
+    """Say whether the layer is torch's, or one that is in evaluation mode (`plain_in_eval`)."""
+    return type(module).forward is _BatchNorm.forward or getattr(type(module), "plain_in_eval", False)
+
+
 def can_group(modules: Sequence[_BatchNorm]) -> bool:
     """Say whether several batches can be stacked and still be normalised apart (torch's own forward only)."""
     return all(type(m).forward is _BatchNorm.forward and "forward" not in m.__dict__ for m in modules)
+
+
+@contextmanager
+def fresh_statistics(model: nn.Module) -> Iterator[None]:
+    """Let every batch norm, also one that uses running statistics, normalise with those of the batch at hand."""
+    modules = batch_norms(model)
+    own = [m for m in modules if type(m).forward is not _BatchNorm.forward and is_plain(m)]
+    with batch_statistics(model, modules=modules):
+        try:
+            for module in own:
+                module.__dict__["forward"] = _GroupedForward(module, 1)
+            yield
+        finally:
+            for module in own:
+                module.__dict__.pop("forward", None)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -17,6 +17,7 @@ from sicl.models.norms import (
     batch_norms,
     batch_statistics,
     can_group,
+    fresh_statistics,
     frozen_statistics,
     protected_statistics,
     record_statistics,
@@ -57,6 +58,7 @@ class Split:
     Args:
         network: any module that returns logits or an object with `.logits`.
         layer: a module name, "NAME:input", or "auto" (see `sicl.models.layers.find_point`).
+        fresh: let all batch norms use the statistics of the batch at hand, also those that use running ones.
         example: images to check the laws with now instead of on the first batch.
 
     Raises:
@@ -64,8 +66,10 @@ class Split:
         UnsupportedModelError: the network cannot be cut there.
     """
 
-    def __init__(self, network: nn.Module, layer: str = "auto", *, example: Tensor | None = None) -> None:
-        self.network = network
+    def __init__(
+        self, network: nn.Module, layer: str = "auto", *, fresh: bool = False, example: Tensor | None = None
+    ) -> None:
+        self.network, self.fresh = network, fresh
         self.point: Point = find_point(network, layer)
         self.plan: Plan | None = None
         self.statistics: Statistics = {}
@@ -81,7 +85,7 @@ class Split:
     def run(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return (features at the cut, logits) of a clean pass, and remember its norm statistics."""
         self._ensure_checked(images)
-        with record_statistics(self.network) as statistics:
+        with self._mode(), record_statistics(self.network) as statistics:
             features, logits = self._tapped_pass(images)
         self.statistics, self._images = statistics, images
         return features, logits
@@ -97,7 +101,7 @@ class Split:
     def features_of_view(self, images: Tensor) -> Tensor:
         """Return the features of another view of the last batch (a mirrored one, say), which stays the last."""
         self._ensure_checked(images)
-        with protected_statistics(self.network), self._at_point(_stop_with):
+        with self._mode(), protected_statistics(self.network), self._at_point(_stop_with):
             try:
                 self.network(images)
             except _Reached as reached:
@@ -125,15 +129,19 @@ class Split:
                 f"`features` must have {expected} rows ({groups} stacked batches), got {len(features)}; "
                 "set `groups` to the number of variants."
             )
-        if norm == "batch" and groups > 1 and not can_group(self.batch_dependent()):
-            parts = features.chunk(groups)
-            return torch.cat([self.resume(part, norm=norm, rows=rows) for part in parts])
-        with self._norms(norm, groups):
-            return self._resumed_pass(features, self.plan, groups, rows)
+        with self._mode():
+            if norm == "batch" and groups > 1 and not can_group(self.batch_dependent()):
+                parts = features.chunk(groups)
+                return torch.cat([self.resume(part, norm=norm, rows=rows) for part in parts])
+            with self._norms(norm, groups):
+                return self._resumed_pass(features, self.plan, groups, rows)
 
     def batch_dependent(self) -> list[Any]:
-        """Return the batch norms that use the batch's own statistics as the network stands."""
-        return [module for module in batch_norms(self.network) if uses_batch_statistics(module)]
+        """Return the batch norms that use the batch's own statistics as the network stands (`fresh`: all)."""
+        return [m for m in batch_norms(self.network) if self.fresh or uses_batch_statistics(m)]
+
+    def _mode(self) -> AbstractContextManager[None]:
+        return fresh_statistics(self.network) if self.fresh else nullcontext()
 
     @contextmanager
     def _norms(self, norm: str, groups: int) -> Iterator[None]:

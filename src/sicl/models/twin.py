@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sicl.models.norms import grouped_batch_norm, uses_batch_statistics
+from sicl.models.norms import grouped_batch_norm, is_plain, uses_batch_statistics
 from sicl.models.split import Split, logits_of
 
 
@@ -26,14 +26,15 @@ class Slot:
     Args:
         live: the network's own layer.
         own: the twin's layer, whose affine parameters are the live ones.
+        batchwise: whether it uses the statistics of the batch at hand.
     """
 
-    def __init__(self, live: _BatchNorm, own: _BatchNorm) -> None:
-        self.live, self.own = live, own
-        self.batchwise = uses_batch_statistics(live)
+    def __init__(self, live: _BatchNorm, own: _BatchNorm, *, batchwise: bool) -> None:
+        self.live, self.own, self.batchwise = live, own, batchwise
         like = live.weight if live.weight is not None else live.running_mean
         self.mean = torch.zeros(live.num_features, device=None if like is None else like.device)
         self.variance, self.scale = torch.ones_like(self.mean), torch.ones_like(self.mean)
+        self.running = torch.zeros_like(self.mean), torch.ones_like(self.mean)
         self.shift = torch.zeros_like(self.mean)
         if live.running_mean is not None and live.running_var is not None:
             self.fix(live.running_mean, live.running_var)
@@ -101,6 +102,7 @@ class Twin:
         except Exception as error:
             raise CannotTwin(f"the network cannot be copied ({error})") from error
         self.slots = self._take_norms()
+        self.stage()
         self.key = self._flags()
         self._cast(images)
         self.sources = self._paired()
@@ -126,8 +128,20 @@ class Twin:
         return tuple(uses_batch_statistics(slot.live) for slot in self.slots)
 
     @torch.no_grad()
+    def stage(self) -> None:
+        """Bring the live running statistics to where `refresh` reads them: the live tensors may move in memory."""
+        pairs = [
+            (mine, live)
+            for slot in self.slots
+            if not slot.batchwise
+            for mine, live in zip(slot.running, (slot.live.running_mean, slot.live.running_var))
+        ]
+        if pairs:
+            torch._foreach_copy_([mine for mine, _ in pairs], [live for _, live in pairs])  # type: ignore[misc]
+
+    @torch.no_grad()
     def refresh(self, only: Collection[int] | None = None, slots: Collection[Slot] | None = None) -> None:
-        """Take over the live parameters, and the running statistics of norms that use them.
+        """Take over the live parameters, and the staged running statistics of norms that use them.
 
         Args:
             only: ids of the twin's tensors to refresh; all if None.
@@ -141,7 +155,7 @@ class Twin:
             torch._foreach_copy_([target for target, _ in pairs], [live for _, live in pairs])
         for slot in self.slots if slots is None else slots:
             if not slot.batchwise:
-                slot.fix(slot.live.running_mean, slot.live.running_var)  # type: ignore[arg-type]
+                slot.fix(*slot.running)
 
     @torch.no_grad()
     def resume(self, features: Tensor, groups: int) -> Tensor:
@@ -168,9 +182,10 @@ class Twin:
         slots: list[Slot] = []
         for live, own in zip(self.live.network.modules(), self.network.modules()):
             if isinstance(live, _BatchNorm) and isinstance(own, _BatchNorm):
-                if type(own).forward is not _BatchNorm.forward:
+                if not is_plain(live) or (live.training and type(live).forward is not _BatchNorm.forward):
                     raise CannotTwin(f"{type(own).__name__} has its own forward")
-                slots.append(Slot(live, own))
+                batchwise = self.live.fresh or uses_batch_statistics(live)
+                slots.append(Slot(live, own, batchwise=batchwise))
                 own.__dict__["forward"] = NormCall(self, len(slots) - 1)
         return slots
 

@@ -1,0 +1,120 @@
+"""Votes of networks with running statistics: their own while these fit the stream, the batch's when they do not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import sicl
+from sicl.calibrate import Calibrated
+from sicl.calibrate._mixed import Mixed
+from sicl.corruptions import corrupt
+from sicl.data import load_dataset
+from sicl.errors import OptionError
+from sicl.metrics import auroc
+from sicl.models.norms import batch_norms, fresh_statistics
+from sicl.models.split import Split
+
+METHODS = {"source": sicl.Source(), "rotta": sicl.Rotta()}
+
+
+def pictures(corruption: str | None = None, *, by_class: bool = False) -> tuple[Tensor, Tensor]:
+    """192 real images and their classes."""
+    data = load_dataset("demo")
+    pixels, labels = torch.from_numpy(data.images[:192].copy()), torch.from_numpy(data.labels[:192].copy())
+    if by_class:
+        order = labels.argsort(stable=True)
+        pixels, labels = pixels[order], labels[order]
+    if corruption:
+        pixels = corrupt(pixels, corruption, severity=5, seed=0)
+    return pixels.permute(0, 3, 1, 2).float() / 255, labels
+
+
+def trusted(method: str = "source", **changes: object) -> Calibrated:
+    """A live SICL with few variants."""
+    spec = sicl.SICL(**{"variants": 4, "content_variants": 4, **changes})  # type: ignore[arg-type]
+    return spec.attach(METHODS[method].attach(sicl.load_model("demo")))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_confidence_tells_right_from_wrong_when_running_statistics_no_longer_fit(method: str) -> None:
+    """Under speckle noise the votes of the network as it stands rank no better than chance."""
+    images, labels = pictures("speckle_noise")
+    found = {}
+    for statistics in ("network", "auto"):
+        calibrated = trusted(method, statistics=statistics)
+        outs = [calibrated(part) for part in images.split(64)]
+        right = torch.cat([out.labels for out in outs]) == labels
+        found[statistics] = auroc(torch.cat([out.confidence for out in outs]), right)
+    assert found["auto"] > 0.8
+    assert found["auto"] > found["network"] + 0.1
+
+
+def test_statistics_that_fit_are_kept() -> None:
+    """On clean images style and content votes are those of the network as it stands."""
+    images, _ = pictures()
+    auto, network = (trusted(statistics=s)(images[:64]) for s in ("auto", "network"))
+    assert float(auto.signals["fit"]) > 0.7
+    for name in ("style_invariance", "content_invariance"):
+        torch.testing.assert_close(auto.signals[name], network.signals[name], atol=0.02, rtol=0)
+
+
+def test_streams_sorted_by_class_keep_the_networks_statistics() -> None:
+    """From the second class on; a batch of one class has statistics that mean nothing."""
+    images, _ = pictures(by_class=True)
+    calibrated = trusted()
+    outs = [calibrated(part) for part in images.split(16)]
+    assert all("fit" not in out.signals for out in outs[3:])
+
+
+def test_small_batches_and_networks_with_batch_statistics_are_left_alone() -> None:
+    """There is nothing to renew, or too little to renew it with."""
+    images, _ = pictures()
+    assert "fit" not in trusted()(images[:8]).signals
+    assert (
+        "fit"
+        not in sicl.SICL(variants=2).attach(sicl.Tent().attach(sicl.load_model("demo")))(images[:32]).signals
+    )
+    assert "fit" not in trusted(norm="frozen")(images[:32]).signals
+
+
+def test_fresh_statistics_are_those_of_the_batch_and_leave_no_trace() -> None:
+    """Also for robust batch norms, whose own training mode would mix them with the running ones."""
+    images, _ = pictures()
+    adapter = sicl.Rotta().attach(sicl.load_model("demo"))
+    before = [b.clone() for b in adapter.network.buffers()]
+    with torch.no_grad(), fresh_statistics(adapter.network):
+        found = adapter.network(images[:32])
+    expected = sicl.BatchNorm().attach(sicl.load_model("demo"))(images[:32])
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
+    assert all(torch.equal(a, b) for a, b in zip(before, adapter.network.buffers()))
+    assert not any("forward" in m.__dict__ or m.training for m in batch_norms(adapter.network))
+
+
+@pytest.mark.parametrize("layer", ["auto", "layer1:input"])
+def test_a_fresh_split_resumes_what_it_ran(layer: str) -> None:
+    """Features and logits with the batch's statistics, once and stacked."""
+    images, _ = pictures()
+    split = Split(sicl.load_model("demo"), layer, fresh=True)
+    features, logits = split.run(images[:16])
+    torch.testing.assert_close(split.resume(features, norm="batch"), logits, atol=1e-3, rtol=1e-3)
+    twice = split.resume(torch.cat([features, features]), norm="batch", groups=2)
+    torch.testing.assert_close(twice, torch.cat([logits, logits]), atol=1e-3, rtol=1e-3)
+
+
+def test_mixed_streams_are_told_from_sorted_ones() -> None:
+    """Whatever the number of classes; one class alone is not mixed."""
+    generator = torch.Generator().manual_seed(0)
+    for n_classes in (2, 10, 100):
+        labels = torch.randint(n_classes, (512,), generator=generator)
+        mixed, ordered, single = Mixed(0), Mixed(0), Mixed(0)
+        assert all(mixed.add(part) for part in labels.split(64))
+        assert [ordered.add(part) for part in labels.sort().values.split(64)][-1] is False
+        assert single.add(torch.zeros(64, dtype=torch.long)) is False
+
+
+def test_a_wrong_choice_is_refused() -> None:
+    """The options are named."""
+    with pytest.raises(OptionError, match="statistics"):
+        sicl.SICL(statistics="running")  # type: ignore[arg-type]
