@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ from sicl.bench.live import LiveReport, show_plan, show_summary
 from sicl.bench.plan import load_plan
 from sicl.bench.progress import Display, duration
 from sicl.bench.record import record_from_predictions
-from sicl.bench.run import Progress, run_cell
+from sicl.bench.run import Progress, fetched, run_cell
 from sicl.bench.runner import run_plan
 from sicl.bench.schema import Record
 from sicl.bench.shelf import Shelf, weights_checksum
+from sicl.types import OOD_LABEL, Batch, Prediction
 
 
 def one_cell(**changes: Any) -> Cell:
@@ -243,3 +245,26 @@ def test_a_plan_can_be_shown() -> None:
     assert "tent (4)" in shown
     assert "and 3 more" in shown
     assert "480 images" in shown
+
+
+def test_what_comes_from_a_device_in_one_piece_is_what_was_predicted() -> None:
+    """Labels survive the way through float64, confidences through float32 (here with a stand-in for a GPU)."""
+    batch = Batch(
+        images=torch.zeros(3, 3, 4, 4), labels=torch.tensor([2, 999, OOD_LABEL]), domains=("a",) * 3
+    )
+    predictions = {
+        name: Prediction(labels=torch.tensor([1, 2, 999]), confidence=torch.rand(3), logits=torch.zeros(3, 2))
+        for name in ("first", "second")
+    }
+
+    class Elsewhere(torch.Tensor):
+        """Says that it is on a GPU."""
+
+        device = torch.device("cuda")  # type: ignore[assignment]
+
+    away = replace(batch, labels=batch.labels.as_subclass(Elsewhere))
+    here, brought = fetched(away, predictions)
+    assert torch.equal(torch.as_tensor(here.labels), batch.labels)
+    for name, prediction in predictions.items():
+        assert torch.equal(torch.as_tensor(brought[name].labels), prediction.labels)
+        assert torch.equal(torch.as_tensor(brought[name].confidence), prediction.confidence)

@@ -151,12 +151,27 @@ def _play(stage: _Stage, recorder: Recorder, on_batch: OnBatch | None) -> float:
         before = time.perf_counter()
         batch = next(batches)
         waiting += time.perf_counter() - before
-        predicted = stage.panel(batch.images)
+        batch, predicted = fetched(batch, stage.panel(batch.images))
         recorder.add(batch, predicted)
         if on_batch is not None:
             tally.add(batch, list(predicted.values())[-1])
             on_batch(Progress(done, len(stage.stream), tally.accuracy, tally.ece))
     return waiting
+
+
+def fetched(batch: Batch, predicted: dict[str, Prediction]) -> tuple[Batch, dict[str, Prediction]]:
+    """Bring labels and confidences from a GPU with one wait, not one for each: workers share it."""
+    if batch.labels.device.type == "cpu":
+        return batch, predicted
+    rows = [batch.labels, *(v for p in predicted.values() for v in (p.labels, p.confidence))]
+    if any(row.shape != batch.labels.shape for row in rows):
+        return batch, predicted  # the recorder says what is wrong
+    known, *values = torch.stack([row.detach().double() for row in rows]).cpu()
+    here = {
+        name: replace(prediction, labels=values[2 * i].long(), confidence=values[2 * i + 1].float())
+        for i, (name, prediction) in enumerate(predicted.items())
+    }
+    return replace(batch, labels=known.long()), here
 
 
 class _Tally:

@@ -58,14 +58,16 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureFit:
         return TemperatureFit(1.0, "there is only one class")
     # Relative to the label's own logit; then NLL = mean log sum exp(beta margin), with beta = 1 / T.
     margins = logits.float() - logits.float().gather(1, labels.unsqueeze(1))
-    low = torch.tensor(math.log(LOWEST), device=margins.device)
-    high = torch.tensor(math.log(HIGHEST), device=margins.device)
+    low, high = margins.new_full((), math.log(LOWEST)), margins.new_full((), math.log(HIGHEST))
     for _ in range(_HALVINGS):  # no synchronisation with the device inside
         middle = (low + high) / 2
         too_cold = _slope(margins, torch.exp(-middle)) > 0
         low, high = torch.where(too_cold, middle, low), torch.where(too_cold, high, middle)
-    temperature = min(max(float(torch.exp((low + high) / 2)), LOWEST), HIGHEST)
-    return TemperatureFit(temperature, _problem(margins, labels, temperature))
+    right = (margins.amax(dim=1) <= 0).float().mean()
+    alike = (labels == labels[0]).float().mean()
+    found, share, same = torch.stack([torch.exp((low + high) / 2), right, alike]).tolist()
+    temperature = min(max(found, LOWEST), HIGHEST)
+    return TemperatureFit(temperature, _problem(share, same == 1.0, temperature))
 
 
 def _slope(margins: Tensor, beta: Tensor) -> Tensor:
@@ -73,11 +75,10 @@ def _slope(margins: Tensor, beta: Tensor) -> Tensor:
     return ((beta * margins).softmax(dim=1) * margins).sum(dim=1).mean()
 
 
-def _problem(margins: Tensor, labels: Tensor, temperature: float) -> str:
-    right = float((margins.amax(dim=1) <= 0).float().mean())
+def _problem(right: float, one_class: bool, temperature: float) -> str:
     if right in (0.0, 1.0):
         return "all predictions are right" if right else "all predictions are wrong"
-    if bool((labels == labels[0]).all()):
+    if one_class:
         return "all labels are one class"
     if not 1.001 * LOWEST < temperature < HIGHEST / 1.001:
         return f"the best temperature lies outside [{LOWEST:g}, {HIGHEST:g}]"

@@ -81,12 +81,12 @@ class _PseudoCalibration(Calibration):
             self.warned.about(fit)
             self.temperature = fit.temperature
         confidence = predicted_probability(moment.logits / self.temperature, labels)
-        return confidence, {"temperature": torch.tensor(self.temperature, device=confidence.device)}
+        return confidence, {"temperature": confidence.new_full((), self.temperature)}
 
     def _mix(self, moment: Moment, labels: Tensor) -> None:
         others, other_labels = self.pairs.of(moment.images, labels)
-        different = labels != other_labels
-        if not bool(different.any()):
+        different = (labels != other_labels).nonzero().squeeze(1)  # the one wait for the device here
+        if not len(different):
             return
         # All pairs go through, as a batch like the stream's; those of one class are dropped afterwards.
         mixed = torch.lerp(others, moment.images, self.spec.mix)

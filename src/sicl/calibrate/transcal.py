@@ -111,7 +111,7 @@ class _TransCalibration(Calibration):
         labels = moment.logits.argmax(dim=1)
         confidence = predicted_probability(moment.logits / self.temperature, labels)
         fitted = {"temperature": self.temperature, "estimated_accuracy": self.accuracy}
-        return confidence, {k: torch.tensor(v, device=confidence.device) for k, v in fitted.items()}
+        return confidence, {k: confidence.new_full((), v) for k, v in fitted.items()}
 
     def _refit(self, network: nn.Module, head: str) -> None:
         with as_it_predicts(network):
@@ -157,7 +157,8 @@ def match_accuracy(
         right: N booleans, whether the model is right on them.
         source_confidence: its mean confidence there after temperature scaling, the mean of `right`'s control.
     """
-    margins = logits.float() - logits.float().amax(dim=1, keepdim=True)
+    # On the CPU: SLSQP asks a hundred times, and would wait for an accelerator every time.
+    margins = (logits.float() - logits.float().amax(dim=1, keepdim=True)).cpu()
     # In float64 on the CPU: small data, and SLSQP stops at differences of 1e-6.
     weight, hits = ratio.double().cpu(), right.double().cpu()
 
