@@ -216,3 +216,13 @@ def test_a_model_without_logits_is_refused() -> None:
     """Feature maps are no logits."""
     with pytest.raises(UnsupportedModelError, match="N x C logits"):
         Split(nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)), "0").run(images())
+
+
+def test_the_widest_layer_after_the_cut_is_known() -> None:
+    """Bottlenecks are four times as wide inside as what enters the first stage."""
+    from sicl.models.cifar import resnet50
+
+    split = Split(resnet50(width=4), "layer1:input")
+    features, _ = split.run(torch.rand(2, 3, 32, 32))
+    assert features[0].numel() == 4 * 32 * 32
+    assert split.widest == 16 * 32 * 32

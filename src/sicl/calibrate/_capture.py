@@ -97,7 +97,8 @@ def _captured(function: Callable[[], Any], pool: Any) -> tuple[Any, Any]:
             function()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph, pool=pool):
+    # Other threads may use the device meanwhile (a stream that makes its corruptions there).
+    with torch.no_grad(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         out = function()
     return graph, out
 

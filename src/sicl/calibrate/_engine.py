@@ -19,9 +19,8 @@ Way = Literal["auto", "plain", "twin", "fused", "graph", "compile"]
 WAYS = ("auto", "plain", "twin", "fused", "graph", "compile")
 PRECISIONS = ("auto", "float32", "bfloat16")
 GIB = 1 << 30
-_LIVE_FEATURES = {4: 4, 3: 12}
-"""How many tensors of the features' size are alive at once at the widest point of a suffix, by their
-dimensions: feature maps shrink on the way (ResNets: 3), tokens widen (queries, keys, values, hidden units)."""
+_LIVE = 4
+"""How many tensors as large as the widest layer's are alive at once, at most."""
 _CPU_ROWS = 128
 """Beyond this many rows a CPU gains nothing from larger batches, and loses its cache."""
 
@@ -193,8 +192,7 @@ class Engine:
         assert self._base is not None
         if self._limit is not None:
             return self._limit
-        row = self._base[0].numel() * self._base.element_size() * _LIVE_FEATURES.get(self._base.ndim, 4)
-        fits = max(1, int(self.options.max_memory * GIB) // row)
+        fits = rows_that_fit(self.split, self._base, self.options.max_memory)
         return min(fits, _CPU_ROWS) if self._base.device.type == "cpu" else fits
 
     def _variants_at_once(self, n_variants: int, rows: int) -> int:
@@ -214,6 +212,12 @@ class Engine:
             self._fast.forget()
         if self._base.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def rows_that_fit(split: Split, features: Tensor, memory: float) -> int:
+    """Return how many rows can be resumed at once in so many GiB (at least one)."""
+    widest = max(split.widest, features[0].numel())
+    return max(1, int(memory * GIB) // (_LIVE * widest * features.element_size()))
 
 
 def likes_bfloat16(device: torch.device) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sicl.adapt import Adapter, Moment
 from sicl.calibrate._base import Calibration, Calibrator
-from sicl.calibrate._engine import PRECISIONS, likes_bfloat16
+from sicl.calibrate._engine import PRECISIONS, likes_bfloat16, rows_that_fit
 from sicl.calibrate._passes import device_of
 from sicl.errors import OptionError, UnsupportedModelError, require_choice, require_positive
 from sicl.models.layers import find_stages
@@ -37,7 +37,8 @@ class McDropout(Calibrator):
         norm: batch norms during the passes: "batch": each pass has its own statistics, where the adapter
             uses batch statistics; "frozen": those of the clean pass are kept.
         precision: of the passes; "auto": bfloat16 on a GPU that is faster in it, else the network's own.
-        max_batch: the most rows sent through the network at once; None: 128 on a CPU (its cache), else 2,048.
+        max_batch: the most rows sent through the network at once; None: 128 on a CPU (its
+            cache), else 2,048 or what 2 GiB hold.
         seed: of the masks.
 
     Raises:
@@ -109,7 +110,8 @@ class _DropoutCalibration(Calibration):
         low = self._low_precision(features)
         features = features.to(torch.bfloat16) if low else features
         rows = len(features)
-        limit = self.spec.max_batch or (128 if labels.device.type == "cpu" else 2048)
+        most = 128 if labels.device.type == "cpu" else min(2048, rows_that_fit(self.split, features, 2.0))
+        limit = self.spec.max_batch or most
         per_chunk = max(1, limit // rows)
         total = torch.zeros_like(moment.logits)
         for start in range(0, self.spec.passes, per_chunk):

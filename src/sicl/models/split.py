@@ -52,7 +52,8 @@ class Split:
     computes logits from (perturbed) features without the part before the cut. Laws: resuming the features
     unchanged gives the logits of `run`, once or repeated, and nothing but the features reaches the logits from
     before the cut. Both are checked on the first batch (or on `example`), and again when the images' shape
-    changes. A network for which they do not hold is resumed by whole passes, and a warning says so once.
+    changes; `widest` is then how many values a row has at the widest layer after the cut. A network for which
+    they do not hold is resumed by whole passes, and a warning says so once.
     Neither parameters, buffers, flags, hooks nor the global random state are left changed.
 
     Args:
@@ -73,6 +74,7 @@ class Split:
         self.point: Point = find_point(network, layer)
         self.plan: Plan | None = None
         self.statistics: Statistics = {}
+        self.widest = 0
         self._module = network.get_submodule(self.point.name)
         self._stubs = Stubs(self._module, self.point.side)
         self._images: Tensor | None = None
@@ -154,6 +156,27 @@ class Split:
             with batch_statistics(self.network, groups=groups, modules=self.batch_dependent()):
                 yield
 
+    @contextmanager
+    def _widths(self) -> Iterator[list[int]]:
+        """Yield a list that gets the size of what each layer after the cut gives in the pass made inside."""
+        sizes: list[int] = []
+        reached: list[bool] = []
+
+        def note(_module: nn.Module, _args: Any, output: Any) -> None:
+            if reached and isinstance(output, Tensor):
+                sizes.append(output.numel())
+
+        def mark(value: Any) -> Any:
+            reached.append(True)
+            return value
+
+        with ExitStack() as stack:
+            stack.enter_context(self._at_point(mark))
+            for module in self.network.modules():
+                if next(module.children(), None) is None:
+                    stack.callback(module.register_forward_hook(note).remove)
+            yield sizes
+
     def _tapped_pass(self, images: Tensor) -> tuple[Tensor, Tensor]:
         seen: list[Tensor] = []
 
@@ -218,7 +241,9 @@ class Split:
         self._images, self._checked = rows, _kind(images)
         with running_statistics(self.network), record_statistics(self.network) as statistics:
             self._stubs.trace(self.network, rows)
-            features, logits = self._tapped_pass(rows)
+            with self._widths() as widths:
+                features, logits = self._tapped_pass(rows)
+            self.widest = max(value // len(rows) for value in (features.numel(), *widths))
             self._overwritten = False
             self._overwritten = not torch.equal(self._tapped_pass(rows)[0], features)
         self.statistics = statistics
