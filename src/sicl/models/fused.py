@@ -101,7 +101,8 @@ class FusedSuffix:
             off = relative_error(self(features), expected)
             if not off < TOLERANCE[self.twin.dtype]:
                 raise RuntimeError(f"logits differ by {off:.1%}")
-            if self.device.type == "cuda" and not compiled:
+            # Where bits must repeat, a clock may not choose the kernels.
+            if self.device.type == "cuda" and not compiled and not torch.backends.cudnn.deterministic:
                 ratio = _milliseconds(fused, features) / _milliseconds(plain, features)
                 self.notes.append(f"fused kernels take {ratio:.2f} of the plain ones' time")
                 if ratio > _MUCH_SLOWER:

@@ -24,6 +24,7 @@ from sicl.models.norms import (
     running_statistics,
     uses_batch_statistics,
 )
+from sicl.models.sizes import layer_sizes
 from sicl.models.stubs import Stubs, poison, tensors_of, with_first_tensor
 
 Plan = Literal["thin", "wide", "whole"]
@@ -156,27 +157,6 @@ class Split:
             with batch_statistics(self.network, groups=groups, modules=self.batch_dependent()):
                 yield
 
-    @contextmanager
-    def _widths(self) -> Iterator[list[int]]:
-        """Yield a list that gets the size of what each layer after the cut gives in the pass made inside."""
-        sizes: list[int] = []
-        reached: list[bool] = []
-
-        def note(_module: nn.Module, _args: Any, output: Any) -> None:
-            if reached and isinstance(output, Tensor):
-                sizes.append(output.numel())
-
-        def mark(value: Any) -> Any:
-            reached.append(True)
-            return value
-
-        with ExitStack() as stack:
-            stack.enter_context(self._at_point(mark))
-            for module in self.network.modules():
-                if next(module.children(), None) is None:
-                    stack.callback(module.register_forward_hook(note).remove)
-            yield sizes
-
     def _tapped_pass(self, images: Tensor) -> tuple[Tensor, Tensor]:
         seen: list[Tensor] = []
 
@@ -241,7 +221,7 @@ class Split:
         self._images, self._checked = rows, _kind(images)
         with running_statistics(self.network), record_statistics(self.network) as statistics:
             self._stubs.trace(self.network, rows)
-            with self._widths() as widths:
+            with layer_sizes(self.network, self._at_point) as widths:
                 features, logits = self._tapped_pass(rows)
             self.widest = max(value // len(rows) for value in (features.numel(), *widths))
             self._overwritten = False
