@@ -16,7 +16,7 @@ Draw = Callable[[int], Variants]
 
 ROUNDS = (4, 4, 12)
 """Variants in each round: every batch gets the first, an undecided one the others (20 at most)."""
-SETTLED = 0.13
+SETTLED = 0.115
 """A batch has settled when the root mean square of its votes' standard errors is no larger than this."""
 
 
