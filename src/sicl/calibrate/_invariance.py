@@ -61,6 +61,7 @@ class SiclCalibration(Calibration):
         self.own = Engines.of(spec, adapter.network, fresh=False)
         self.renewed: Engines | None = None
         self.used = self.own
+        self._norms = batch_norms(adapter.network)
         parameter = next(iter(adapter.network.parameters()), None)
         self.generator = torch.Generator(parameter.device if parameter is not None else "cpu")
         self.styles = Recent(64)
@@ -133,8 +134,7 @@ class SiclCalibration(Calibration):
         """Whether the network uses running statistics that the batch's own may stand in for."""
         if self.spec.statistics != "auto" or self.spec.norm == "frozen" or "mirror" not in self.spec.members:
             return False
-        norms = batch_norms(self.network)
-        if all(uses_batch_statistics(m) for m in norms) or not all(is_plain(m) for m in norms):
+        if all(map(uses_batch_statistics, self._norms)) or not all(map(is_plain, self._norms)):
             return False
         return len(labels) >= SMALL_BATCH and self.mixed.add(labels)
 
