@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -13,16 +11,9 @@ from sicl.data import load_dataset, source_data
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.usefixtures("exact_convolutions"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _exact_convolutions() -> Iterator[None]:
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32 = before
 
 
 def logits_of_a_stream(name: str, device: str, layout: torch.memory_format) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,16 +14,9 @@ from sicl.models.cifar import resnet18
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.usefixtures("exact_convolutions"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _exact_convolutions() -> Iterator[None]:
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32 = before
 
 
 def confidences(n_batches: int = 4, **changes: Any) -> tuple[torch.Tensor, list[str]]:

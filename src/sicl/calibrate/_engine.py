@@ -172,9 +172,9 @@ class Engine:
         limit = self._rows_at_once()
         if len(labels) <= limit or not self.independent:
             base = self._base if rows is None else self._base[rows]
-            temperature = labels.new_ones((), dtype=torch.float32)
-            if self.temperature is not None:
-                temperature = self.temperature
+            temperature = self.temperature
+            if temperature is None:
+                temperature = labels.new_ones((), dtype=torch.float32)
             if self._fast is not None:
                 return self._fast.vote(variants, base, labels, temperature)
             return vote(variants, base, labels, temperature, self._plain(rows))

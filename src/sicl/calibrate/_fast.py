@@ -59,9 +59,8 @@ class FastPasses:
 
     def features(self, images: Tensor, *, view: bool = False) -> Tensor:
         """Run a batch (or another view of it) up to the cut."""
-        if self._captures_graphs(images.device):
-            return self._prefix(images, view=view)
-        return self.split.features_of_view(images) if view else self.split.features(images)
+        run = self._prefix if self._captures_graphs(images.device) else self._prefix.plain
+        return run(images, view=view)
 
     def begin(self, features: Tensor) -> Tensor:
         """Take over the network as it stands; return the features to make variants of."""

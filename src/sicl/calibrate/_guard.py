@@ -83,7 +83,7 @@ class Guard:
         self._batches, self._level = state["batches"], state["level"]
 
 
-def effective_classes(labels: Tensor, n_classes: int) -> Tensor:
+def effective_classes(labels: Tensor, n_classes: int = 0) -> Tensor:
     """Return exp(entropy) of the labels' histogram: how many classes are really in use."""
     share = torch.bincount(labels, minlength=n_classes).float() / len(labels)
     effective: Tensor = torch.special.entr(share).sum().exp()

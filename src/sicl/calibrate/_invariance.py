@@ -83,8 +83,10 @@ class SiclCalibration(Calibration):
     def reset(self) -> None:
         """Forget the recent batches and start the noise anew."""
         self.generator.manual_seed(self.spec.seed)
-        for part in (self.styles, self.mixed, self.guard, self.temper):
-            part.clear() if isinstance(part, Recent) else part.reset()
+        self.styles.clear()
+        self.mixed.reset()
+        self.guard.reset()
+        self.temper.reset()
 
     def confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean vote of the members, relaxed as the spec says, and the signals behind it."""

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sicl.calibrate._guard import effective_classes
+
 BATCHES = 8
 """How many recent batches are compared."""
 MIXED = 0.75
@@ -39,12 +41,12 @@ class Mixed:
         """Take a batch's predicted classes; return whether the stream is mixed."""
         self._recent = [*self._recent, labels.cpu()][-BATCHES:]
         pool = torch.cat(self._recent)
-        if _effective(pool) < FEWEST:
+        if float(effective_classes(pool)) < FEWEST:
             return False
         order = torch.randperm(len(pool), generator=self._generator)
         shuffled = torch.split(pool[order], [len(batch) for batch in self._recent])
-        found, expected = (sum(map(_effective, batches)) for batches in (self._recent, shuffled))
-        return found >= MIXED * expected
+        found, expected = (sum(map(effective_classes, batches)) for batches in (self._recent, shuffled))
+        return bool(found >= MIXED * expected)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the recent predictions."""
@@ -54,9 +56,3 @@ class Mixed:
         """Take over a state that `state_dict` gave."""
         self._generator.set_state(state["generator"])
         self._recent = state["recent"]
-
-
-def _effective(labels: Tensor) -> float:
-    counts = torch.bincount(labels)
-    share = counts.double() / len(labels)
-    return float(torch.special.entr(share).sum().exp())

@@ -7,6 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sicl.adapt import Moment
+from sicl.calibrate._passes import as_it_predicts
+from sicl.models.split import logits_of
+
+MIX = 0.65
+"""Share of the image that gives a mixture its label."""
+
 
 class Pairs:
     """Gives every image of a batch a partner; a single image meets the last one of the batch before.
@@ -44,3 +51,10 @@ class Pairs:
         """Take over a state that `state_dict` gave."""
         self._generator.set_state(state["generator"])
         self._last = state["last"]
+
+
+def mixed_logits(moment: Moment, others: Tensor, mix: float = MIX) -> Tensor:
+    """Return the float32 logits of the batch's images mixed with others, by the network as it predicts."""
+    mixed = torch.lerp(others, moment.images, mix)
+    with as_it_predicts(moment.network):
+        return logits_of(moment.network(mixed)).float()

@@ -42,11 +42,11 @@ class Prefix:
         key = (view, tuple(images.shape))
         if not self._works or not self._known(key):
             with tuned(images.device):
-                return self._plain(images, view)
+                return self.plain(images, view=view)
         graph = self._graphs[key] or self._capture(images, view)
         self._graphs[key] = graph
         if graph is None:
-            return self._plain(images, view)
+            return self.plain(images, view=view)
         features: Tensor = graph([images])
         return features
 
@@ -54,7 +54,8 @@ class Prefix:
         """Give back the graphs' memory."""
         self._graphs.clear()
 
-    def _plain(self, images: Tensor, view: bool) -> Tensor:
+    def plain(self, images: Tensor, *, view: bool = False) -> Tensor:
+        """Run the network itself."""
         return self._split.features_of_view(images) if view else self._split.features(images)
 
     def _known(self, key: Hashable) -> bool:
@@ -74,8 +75,8 @@ class Prefix:
 
     def _capture(self, images: Tensor, view: bool) -> Captured | None:
         try:
-            expected = self._plain(images, view)
-            graph = Captured(lambda tensors: self._plain(tensors[0], view), [images], None)
+            expected = self.plain(images, view=view)
+            graph = Captured(lambda tensors: self.plain(tensors[0], view=view), [images], None)
             found: Tensor = graph([images])
             off = float((found - expected).abs().max()) / (float(expected.abs().max()) + 1e-6)
             if not off < 1e-2:

@@ -9,15 +9,12 @@ from torch import Tensor
 
 from sicl.adapt import Moment
 from sicl.calibrate._base import predicted_probability
-from sicl.calibrate._mixup import Pairs
-from sicl.calibrate._passes import as_it_predicts, is_due
+from sicl.calibrate._mixup import Pairs, mixed_logits
+from sicl.calibrate._passes import is_due
 from sicl.calibrate._temperature import FEWEST
-from sicl.models.split import logits_of
 
 EVERY = 4
 """Mixed images are looked at every fourth batch, and more often at the start."""
-MIX = 0.65
-"""Share of the image that gives a mixture its label (PseudoCal's)."""
 MEMORY = 0.9
 """What a look counts at the next one."""
 OVERCONFIDENT = 1.2
@@ -56,9 +53,7 @@ class Temper:
         if not is_due(self._batches - 1, EVERY):
             return
         others, other_labels = self._pairs.of(moment.images, labels)
-        mixed = torch.lerp(others, moment.images, MIX)
-        with as_it_predicts(moment.network):
-            logits = logits_of(moment.network(mixed)).float()
+        logits = mixed_logits(moment, others)
         # Pairs of one predicted class say nothing; they go through so that the batch is like the stream's.
         different = (labels != other_labels).float()
         scaled = logits / self._grid.exp().view(-1, 1, 1)

@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from sicl.adapt import Adapter, Moment
 from sicl.calibrate._base import Calibration, Calibrator, predicted_probability
 from sicl.calibrate._memory import Recent
-from sicl.calibrate._mixup import Pairs
-from sicl.calibrate._passes import as_it_predicts
+from sicl.calibrate._mixup import MIX, Pairs, mixed_logits
 from sicl.calibrate._temperature import FEWEST, Warned, fit_temperature
 from sicl.errors import OptionError, require_positive
-from sicl.models.split import logits_of
 from sicl.types import SourceData
 
 
@@ -41,7 +38,7 @@ class PseudoCal(Calibrator):
         - T by bisection on log T in [0.1, 100] instead of an unbounded simplex search from 2.0.
     """
 
-    mix: float = 0.65
+    mix: float = MIX
     window: int = 1024
     seed: int = 0
 
@@ -89,9 +86,7 @@ class _PseudoCalibration(Calibration):
         if not len(different):
             return
         # All pairs go through, as a batch like the stream's; those of one class are dropped afterwards.
-        mixed = torch.lerp(others, moment.images, self.spec.mix)
-        with as_it_predicts(moment.network):
-            logits = logits_of(moment.network(mixed)).float()
+        logits = mixed_logits(moment, others, self.spec.mix)
         self.logits.add(logits[different])
         self.labels.add(labels[different])
         self.started = True

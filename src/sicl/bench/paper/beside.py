@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sicl.bench.paper.sheets import Sheet, over, pivot
-from sicl.bench.paper.tables import paper_value
+from sicl.bench.paper.tables import printed_value
 from sicl.bench.report.summary import Comparison, compare_with_paper, group_records
 from sicl.bench.schema import Record
 
@@ -38,15 +38,7 @@ def beside_by_corruption(records: Sequence[Record], method: str) -> list[Sheet]:
     """Return, for one method, our ECE minus the printed one of each corruption; nothing where none is printed."""
 
     def difference(record: Record, name: str, row: dict[str, float]) -> float | None:
-        printed = paper_value(
-            dataset=record.dataset,
-            model=record.model,
-            method=record.method,
-            stream=record.stream,
-            calibrator="sicl" if name == "sicl_paper" else name,
-            corruption=record.corruption,
-            table="corruptions",
-        )
+        printed = printed_value(record, name, record.corruption) if record.corruption else None
         ours = row.get("cumulative_ece")
         return None if printed is None or ours is None else 100 * ours - printed
 

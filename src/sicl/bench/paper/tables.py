@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from sicl.errors import require_choice
 
@@ -43,6 +43,35 @@ class Inconsistency(NamedTuple):
     calibrator: str
     printed: float
     mean: float
+
+
+class Run(Protocol):
+    """What was run: a record, or a group of them."""
+
+    @property
+    def dataset(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def stream(self) -> str: ...
+
+
+def printed_value(run: Run, calibrator: str, corruption: str | None) -> float | None:
+    """Return what the paper prints for a run, in percent: the main table's average, or one corruption's number.
+
+    Our reading of the printed formula and our default both stand beside the paper's SICL.
+    """
+    return paper_value(
+        dataset=run.dataset,
+        model=run.model,
+        method=run.method,
+        stream=run.stream,
+        calibrator="sicl" if calibrator == "sicl_paper" else calibrator,
+        corruption=corruption,
+        table="main" if corruption is None else "corruptions",
+    )
 
 
 def paper_value(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from sicl.bench.paper.tables import CORRUPTIONS, paper_value
+from sicl.bench.paper.tables import CORRUPTIONS, printed_value
 from sicl.bench.report.names import (
     CALIBRATORS,
     DATASETS,
@@ -176,17 +176,6 @@ def compare_with_paper(groups: Iterable[Group]) -> list[Comparison]:
 
 
 def _comparison(group: Group, calibrator: str) -> Comparison | None:
-    def printed(corruption: str | None) -> float | None:
-        return paper_value(
-            dataset=group.dataset,
-            model=group.model,
-            method=group.method,
-            stream=group.stream,
-            calibrator="sicl" if calibrator == "sicl_paper" else calibrator,
-            corruption=corruption,
-            table="main" if corruption is None else "corruptions",
-        )
-
     accuracy = calibrator == "accuracy"
     ours = (
         mean_accuracy(group.records) if accuracy else mean_metric(group.records, calibrator, "cumulative_ece")
@@ -194,13 +183,13 @@ def _comparison(group: Group, calibrator: str) -> Comparison | None:
     if ours.value is None:
         return None
     corruptions = sorted({record.corruption for record in group.done if record.corruption})
-    theirs = [value for name in corruptions if (value := printed(name)) is not None]
+    theirs = [value for name in corruptions if (value := printed_value(group, calibrator, name)) is not None]
     note = ours.over
     if theirs and len(theirs) == len(corruptions):
         paper: float | None = mean(theirs)
         note += f", mean of the {len(theirs)} printed values"
     else:
-        paper = printed(None)
+        paper = printed_value(group, calibrator, None)
         if group.stream == "benign" and len(corruptions) < len(CORRUPTIONS):
             note += f"; ours has {len(corruptions)} of the 15 corruptions"
     return None if paper is None else Comparison(group, calibrator, 100 * ours.value, paper, note)

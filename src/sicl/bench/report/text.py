@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Sequence
 
-from sicl.bench.paper.tables import paper_value
+from sicl.bench.paper.tables import printed_value
 from sicl.bench.report.names import (
     METRICS,
     MISSING,
@@ -157,15 +157,7 @@ def _identity(group: Group) -> tuple[str, str, str, str]:
 
 
 def _paper(record: Record, calibrator: str) -> float | None:
-    printed = paper_value(
-        dataset=record.dataset,
-        model=record.model,
-        method=record.method,
-        stream=record.stream,
-        calibrator="sicl" if calibrator == "sicl_paper" else calibrator,
-        corruption=record.corruption,
-        table="main" if record.corruption is None else "corruptions",
-    )
+    printed = printed_value(record, calibrator, record.corruption)
     return None if printed is None else round(printed / 100, 6)
 
 
