@@ -35,6 +35,7 @@ VARIANTS = 20
 FORTY: dict[str, Any] = {
     "members": ("style",),
     "relaxation": "printed",
+    "content_by": "adapted",
     "temper": False,
     "style": "gaussian",
     "layer": "auto",

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sicl.adapt import Moment
+from sicl.calibrate._attached import Attached
 from sicl.calibrate._base import predicted_probability
 from sicl.calibrate._memory import Recent
-from sicl.models.norms import norm_layers
-from sicl.models.split import logits_of
 
 EVERY = 4
 """While all is well the guard looks at every fourth batch only: collapse takes many updates."""
@@ -28,15 +27,11 @@ class Guard:
     many. A stream that really holds few classes narrows both, so the ratio stays near one.
 
     Args:
-        network: at attachment; its norm layers' affine parameters (and whatever has gradients on) are kept.
+        attached: the network as it was attached.
     """
 
-    def __init__(self, network: nn.Module) -> None:
-        self.network = network
-        affine = {id(p) for _, module in norm_layers(network) for p in module.parameters(recurse=False)}
-        kept = {n: p for n, p in network.named_parameters() if id(p) in affine or p.requires_grad}
-        self._start = {name: parameter.detach().clone() for name, parameter in kept.items()}
-        self._versions = {name: parameter._version for name, parameter in kept.items()}
+    def __init__(self, attached: Attached) -> None:
+        self.attached = attached
         self._adapted, self._attached = Recent(WINDOW), Recent(WINDOW)
         self.reset()
 
@@ -50,10 +45,10 @@ class Guard:
         """Return the confidence, moved toward the attached network's as far as adaptation has collapsed."""
         due = self._batches % EVERY == 0 or self._level > 0
         self._batches += 1
-        if not due or not self._moved():
+        if not due or not self.attached.moved:
             signals["collapse"] = confidence.new_full((), self._level)
             return confidence
-        attached = logits_of(torch.func.functional_call(self.network, self._start, (moment.images,)))
+        attached = self.attached.logits(moment.images)
         n_classes = attached.shape[1]
         self._adapted.add(labels)
         self._attached.add(attached.argmax(dim=1))
@@ -61,11 +56,6 @@ class Guard:
         self._level = float(level)
         signals["collapse"], signals["attached"] = level, predicted_probability(attached, labels)
         return (1 - level) * confidence + level * signals["attached"]
-
-    def _moved(self) -> bool:
-        """Whether any kept parameter was written to since attachment (a version count: no look at values)."""
-        parameters = dict(self.network.named_parameters())
-        return any(parameters[name]._version != version for name, version in self._versions.items())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the recent predictions and the level of collapse."""

@@ -2,50 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sicl import perturb
 from sicl.adapt import Adapter, Moment
+from sicl.calibrate._attached import Attached
 from sicl.calibrate._base import Calibration, predicted_probability
 from sicl.calibrate._budget import Draw, draw_until_settled
 from sicl.calibrate._draws import beta
 from sicl.calibrate._engine import Engine
 from sicl.calibrate._guard import Guard
+from sicl.calibrate._members import MEMBERS, Engines, Member
 from sicl.calibrate._memory import Recent
 from sicl.calibrate._mixed import Mixed
 from sicl.calibrate._temper import Temper
 from sicl.calibrate._variants import ContentVariants, StyleVariants, Variants, Votes
 from sicl.models.norms import batch_norms, is_plain, uses_batch_statistics
-from sicl.models.split import Split
 
 if TYPE_CHECKING:
     from sicl.calibrate.sicl import SICL
+
+Features = dict[str, Tensor]
+"""What stands at the cuts, by the member that looks there."""
 
 SMALL_BATCH = 16
 """Fewer samples say little about the spread over samples: remembered ones help."""
 FIT = 0.55
 """When fewer predictions survive the batch's own statistics, the running ones no longer fit the stream."""
-
-
-@dataclass(frozen=True)
-class Engines:
-    """Where style and content are perturbed: two cuts, or one."""
-
-    style: Engine
-    content: Engine
-
-    @classmethod
-    def of(cls, spec: SICL, network: nn.Module, *, fresh: bool) -> Engines:
-        """Cut the network; `fresh`: all its batch norms use the statistics of the batch at hand."""
-        style = Engine(Split(network, spec.layer, fresh=fresh), spec.engine_options())
-        content = Split(network, spec.content_layer, fresh=fresh)
-        if content.point == style.split.point:
-            return cls(style, style)
-        return cls(style, Engine(content, spec.engine_options()))
 
 
 class SiclCalibration(Calibration):
@@ -58,14 +44,18 @@ class SiclCalibration(Calibration):
 
     def __init__(self, spec: SICL, adapter: Adapter) -> None:
         self.spec, self.network = spec, adapter.network
-        self.own = Engines.of(spec, adapter.network, fresh=False)
+        self.attached = Attached(adapter.network)
+        self.own = Engines.of(spec, self.attached, fresh=False)
         self.renewed: Engines | None = None
         self.used = self.own
+        self._asked: tuple[Member, ...] = tuple(
+            m for m in MEMBERS if m in spec.members or (m == "content" and spec.needs_content)
+        )
         self._norms = batch_norms(adapter.network)
         parameter = next(iter(adapter.network.parameters()), None)
         self.generator = torch.Generator(parameter.device if parameter is not None else "cpu")
         self.styles = Recent(64)
-        self.guard = Guard(adapter.network)
+        self.guard = Guard(self.attached)
         self.temper = Temper(self.generator.device, spec.seed)
         self.mixed = Mixed(spec.seed)
         self.reset()
@@ -112,25 +102,24 @@ class SiclCalibration(Calibration):
             return self.guard.relax(confidence, moment, labels, signals)
         return confidence
 
-    def _begin(
-        self, moment: Moment, labels: Tensor, signals: dict[str, Tensor]
-    ) -> tuple[Engines, tuple[Tensor, Tensor]]:
+    def _begin(self, moment: Moment, labels: Tensor, signals: dict[str, Tensor]) -> tuple[Engines, Features]:
         """Decide whose statistics the votes use, run the batch up to the cuts, and ask the mirror image."""
+        self.attached.follow()
         if not self._renewable(labels):
-            features = self._features(self.own, moment.images)
+            features = self._features(self.own, moment.images, self._asked)
             if "mirror" in self.spec.members:
                 signals["mirror_invariance"] = self._mirror(self.own, moment, labels).share(self.spec.votes)
             return self.own, features
         # The mirror image is normalised with the batch's own statistics: when few predictions survive that,
         # the running statistics no longer fit the stream.
-        renewed = self.renewed = self.renewed or Engines.of(self.spec, self.network, fresh=True)
-        features = self._features(renewed, moment.images)
+        renewed = self.renewed = self.renewed or Engines.of(self.spec, self.attached, fresh=True)
+        self._features(renewed, moment.images, ("mirror",))
         mirror = self._mirror(renewed, moment, labels)
         signals["mirror_invariance"] = mirror.share(self.spec.votes)
         signals["fit"] = mirror.hard.mean()
-        if float(signals["fit"]) < FIT:
-            return renewed, features
-        return self.own, self._features(self.own, moment.images)
+        engines = renewed if float(signals["fit"]) < FIT else self.own
+        others = tuple(member for member in self._asked if member != "mirror")
+        return engines, self._features(engines, moment.images, others)
 
     def _renewable(self, labels: Tensor) -> bool:
         """Whether the network uses running statistics that the batch's own may stand in for."""
@@ -140,28 +129,26 @@ class SiclCalibration(Calibration):
             return False
         return len(labels) >= SMALL_BATCH and self.mixed.add(labels)
 
-    def _features(self, engines: Engines, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Run the clean batch up to the cuts that are looked at, each once; return both cuts' features."""
-        if self.spec.temper:
-            engines.style.temperature = engines.content.temperature = self.temper.votes_at()
-        if "style" not in self.spec.members and self.spec.needs_content:
-            features = engines.content.begin(images)
-            return features, features
-        features = engines.style.begin(images)
-        if not self.spec.needs_content or engines.content is engines.style:
-            return features, features
-        return features, engines.content.begin(images)
+    def _features(self, engines: Engines, images: Tensor, members: tuple[Member, ...]) -> Features:
+        """Run the clean batch up to the cuts of these members, each cut once."""
+        begun: dict[Engine, Tensor] = {}
+        for member in members:
+            engine: Engine = getattr(engines, member)
+            if engine not in begun:
+                engine.temperature = self.temper.votes_at() if self.spec.temper else None
+                begun[engine] = engine.begin(images)
+        return {member: begun[getattr(engines, member)] for member in members}
 
-    def _draws(self, engines: Engines, features: tuple[Tensor, Tensor]) -> dict[str, tuple[Engine, Draw]]:
+    def _draws(self, engines: Engines, features: Features) -> dict[str, tuple[Engine, Draw]]:
         """What draws the variants that the spec asks for, and the engine to send them through."""
         draws: dict[str, tuple[Engine, Draw]] = {}
         if "style" in self.spec.members:
-            mean, std = perturb.style_statistics(features[0])
+            mean, std = perturb.style_statistics(features["style"])
             self.styles.add(torch.stack([mean, std], dim=1))
             draws["style_invariance"] = engines.style, self._style_draw(mean, std)
         if self.spec.needs_content:
-            _, std = perturb.style_statistics(features[1])
-            draws["content_invariance"] = engines.content, self._content_draw(features[1], std)
+            _, std = perturb.style_statistics(features["content"])
+            draws["content_invariance"] = engines.content, self._content_draw(features["content"], std)
         return draws
 
     def _invariances(self, draws: dict[str, tuple[Engine, Draw]], labels: Tensor) -> dict[str, Tensor]:
@@ -174,8 +161,7 @@ class SiclCalibration(Calibration):
         }
 
     def _mirror(self, engines: Engines, moment: Moment, labels: Tensor) -> Votes:
-        engine = engines.content if self.spec.needs_content else engines.style
-        return engine.collect(engine.view(moment.images.flip(-1)), labels)
+        return engines.mirror.collect(engines.mirror.view(moment.images.flip(-1)), labels)
 
     def _style_draw(self, mean: Tensor, std: Tensor) -> Draw:
         own = torch.stack([mean, std])

@@ -10,11 +10,9 @@ from sicl.adapt import Adapter
 from sicl.calibrate._base import Calibration, Calibrator
 from sicl.calibrate._engine import EngineOptions
 from sicl.calibrate._invariance import SiclCalibration
+from sicl.calibrate._members import MEMBERS, Member
 from sicl.errors import OptionError, require_choice, require_positive
 from sicl.types import SourceData
-
-Member = Literal["style", "content", "mirror"]
-MEMBERS = ("style", "content", "mirror")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +21,11 @@ class SICL(Calibrator):
 
     The default asks three questions of each prediction: does it survive another style (channel statistics of
     shallow features shaken), a little noise in the content, and a mirror? Its confidence is the mean
-    probability that the answers give the predicted class. A guard compares the variety of predictions with
-    that of the network as it was attached, and falls back on that network when adaptation has collapsed.
-    Where mixed images show that the softmax is not overconfident, it joins the votes. No labels, no
-    gradients, no source data. `SICL.paper()` is the printed formula.
+    probability that the answers give the predicted class. The noise is judged by the network as it was
+    attached: one that adapts to its own predictions becomes too sure of them. A guard compares the variety of
+    both networks' predictions, and falls back on the attached one when adaptation has collapsed. Where mixed
+    images show that the softmax is not overconfident, it joins the votes. No labels, no gradients, no source
+    data. `SICL.paper()` is the printed formula.
 
     Args:
         members: whose votes are averaged: "style" variants (the paper's), "content" variants, the "mirror"
@@ -41,6 +40,8 @@ class SICL(Calibrator):
         components: perturb "both" statistics, only the "mean" or only the "std".
         style_scale: multiple of delta, for "gaussian".
         content_scale: multiple of the content noise.
+        content_by: who judges content variants: the network as it was "attached" (with the statistics of the
+            one that predicts), or as it has "adapted" (printed). The same where nothing adapts.
         noise: "independent" variants (printed), or "antithetic" pairs of opposite signs: same distribution,
             less variance, so fewer variants give the same answer.
         relaxation: "printed": times (1 - content invariance); "none"; "guard": toward the confidence of the
@@ -74,6 +75,7 @@ class SICL(Calibrator):
     components: perturb.Components = "both"
     style_scale: float = 1.0
     content_scale: float = 1.0
+    content_by: Literal["attached", "adapted"] = "attached"
     noise: Literal["antithetic", "independent"] = "antithetic"
     relaxation: Literal["printed", "none", "guard"] = "guard"
     temper: bool = True
@@ -102,6 +104,7 @@ class SICL(Calibrator):
         require_choice(("gaussian", "mixstyle", "swap"), style=self.style)
         require_choice(("channel", "global"), delta=self.delta)
         require_choice(("both", "mean", "std"), components=self.components)
+        require_choice(("attached", "adapted"), content_by=self.content_by)
         require_choice(("antithetic", "independent"), noise=self.noise)
         require_choice(("printed", "none", "guard"), relaxation=self.relaxation)
         require_choice(("frozen", "batch"), norm=self.norm)
@@ -139,6 +142,7 @@ class SICL(Calibrator):
             "content_variants": 20,
             "votes": "hard",
             "style": "gaussian",
+            "content_by": "adapted",
             "relaxation": "printed",
             "temper": False,
             "statistics": "network",

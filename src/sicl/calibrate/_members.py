@@ -1,0 +1,40 @@
+"""Who is asked about a prediction, and the engines that compute the answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from sicl.calibrate._attached import Attached
+from sicl.calibrate._engine import Engine
+from sicl.models.split import Split
+
+if TYPE_CHECKING:
+    from sicl.calibrate.sicl import SICL
+
+Member = Literal["style", "content", "mirror"]
+MEMBERS: tuple[Member, ...] = ("style", "content", "mirror")
+
+
+@dataclass(frozen=True)
+class Engines:
+    """What computes the members' votes: one engine for each network and cut that is looked at."""
+
+    style: Engine
+    content: Engine
+    mirror: Engine
+
+    @classmethod
+    def of(cls, spec: SICL, attached: Attached, *, fresh: bool) -> Engines:
+        """Cut the networks; `fresh`: all their batch norms use the statistics of the batch at hand."""
+        network, options = attached.live, spec.engine_options()
+        style = Engine(Split(network, spec.layer, fresh=fresh), options)
+        if spec.needs_content and spec.content_by == "attached":
+            return cls(
+                style, Engine(Split(attached.network, spec.content_layer, fresh=fresh), options), style
+            )
+        content = Split(network, spec.content_layer, fresh=fresh)
+        if content.point == style.split.point:
+            return cls(style, style, style)
+        shallow = Engine(content, options)
+        return cls(style, shallow, shallow if spec.needs_content else style)

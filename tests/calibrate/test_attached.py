@@ -1,0 +1,95 @@
+"""The network as attached: its own parameters, the live network's statistics, and its vote on content."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+import sicl
+from sicl.adapt import Adapter
+from sicl.calibrate._attached import Attached
+from sicl.data import load_dataset
+
+
+def _images(start: int = 0, n: int = 32) -> Tensor:
+    pixels = torch.from_numpy(load_dataset("demo").images[start : start + n].copy())
+    return pixels.permute(0, 3, 1, 2).float().div(255)
+
+
+def _adapted(adapter: Adapter, batches: int = 2) -> Adapter:
+    for i in range(batches):
+        adapter(_images(32 * i))
+    return adapter
+
+
+def test_it_says_what_the_network_said_before_it_adapted() -> None:
+    """After updates its logits are those of a network that never had any."""
+    adapter = sicl.Tent(lr=0.05).attach(sicl.load_model("demo"))
+    attached = Attached(adapter.network)
+    assert not attached.moved
+    _adapted(adapter)
+    assert attached.moved
+    never = sicl.BatchNorm().attach(sicl.load_model("demo"))
+    assert torch.allclose(attached.logits(_images(64)), never(_images(64)), atol=1e-5)
+    assert not torch.allclose(adapter.network(_images(64)), never(_images(64)), atol=1e-2)
+
+
+def test_it_copies_only_what_may_adapt() -> None:
+    """Convolutions are the live network's own tensors; affine parameters are not, and take no gradient."""
+    adapter = sicl.Tent().attach(sicl.load_model("demo"))
+    attached = Attached(adapter.network)
+    live, own = (dict(net.named_parameters()) for net in (adapter.network, attached.network))
+    copied = {name for name in live if live[name] is not own[name]}
+    norms = {n for n, m in adapter.network.named_modules() if isinstance(m, nn.BatchNorm2d)}
+    assert copied == {f"{norm}.{kind}" for norm in norms for kind in ("weight", "bias")}
+    assert not any(own[name].requires_grad for name in copied)
+    assert all(live[name].requires_grad for name in copied)
+
+
+def test_it_follows_the_live_statistics() -> None:
+    """RoTTA replaces its running statistics by new tensors; the attached network uses the newest."""
+    adapter = sicl.Rotta(update_every=16).attach(sicl.load_model("demo"))
+    attached = Attached(adapter.network)
+    _adapted(adapter)
+    live = next(m for m in adapter.network.modules() if hasattr(m, "running_mean"))
+    own = next(m for m in attached.follow().modules() if hasattr(m, "running_mean"))
+    assert own is not live
+    assert own.running_mean is live.running_mean
+
+
+def test_content_is_judged_by_the_network_as_attached() -> None:
+    """The content signal of a network that moved far is that of one that never moved; the style signal is not."""
+    options = {"noise": "independent", "engine": "plain", "temper": False, "relaxation": "none"}
+    adapter = sicl.Tent(lr=0.05).attach(sicl.load_model("demo"))
+    trusted = {by: sicl.SICL(content_by=by, **options) for by in ("attached", "adapted")}
+    panel = sicl.Panel(trusted, adapter)
+    never = sicl.SICL(**options).attach(sicl.BatchNorm().attach(sicl.load_model("demo")))
+    for i in range(3):
+        moved, stayed = panel(_images(32 * i)), never(_images(32 * i))
+    same = moved["attached"].labels == stayed.labels
+    assert 5 <= int(same.sum()) < len(same)
+    content = {by: out.signals["content_invariance"][same] for by, out in moved.items()}
+    expected = stayed.signals["content_invariance"][same]
+    assert torch.allclose(content["attached"], expected, atol=1e-4)
+    assert not torch.allclose(content["adapted"], expected, atol=1e-2)
+    style = moved["attached"].signals["style_invariance"][same]
+    assert not torch.allclose(style, stayed.signals["style_invariance"][same], atol=1e-2)
+
+
+def test_who_judges_makes_no_difference_where_nothing_adapts() -> None:
+    """A fixed network is the network as attached."""
+    panel = {by: sicl.SICL(content_by=by) for by in ("attached", "adapted")}
+    out = sicl.Panel(panel, sicl.Source().attach(sicl.load_model("demo")))(_images())
+    assert torch.allclose(out["attached"].confidence, out["adapted"].confidence, atol=5e-3)
+
+
+def test_the_live_network_is_left_as_it_was() -> None:
+    """Steps with SICL beside them end in the same parameters and buffers as steps alone."""
+    for method in (sicl.Tent(predict="after"), sicl.Rotta(update_every=16)):
+        alone, watched = (method.attach(sicl.load_model("demo")) for _ in range(2))
+        trusted = sicl.SICL().attach(watched)
+        for i in range(2):
+            alone(_images(32 * i))
+            trusted(_images(32 * i))
+        for (name, a), b in zip(alone.network.state_dict().items(), watched.network.state_dict().values()):
+            assert torch.equal(a, b), name
