@@ -12,8 +12,16 @@ from torch import Tensor, nn
 from sicl import perturb
 from sicl.calibrate._budget import draw_until_settled, standard_error
 from sicl.calibrate._engine import Engine, EngineOptions
-from sicl.calibrate._variants import ContentVariants, GivenVariants, StyleVariants, Variants, Votes
-from sicl.errors import InputError, OptionError
+from sicl.calibrate._members import Along
+from sicl.calibrate._variants import (
+    ContentVariants,
+    GivenVariants,
+    JoinedVariants,
+    StyleVariants,
+    Variants,
+    Votes,
+)
+from sicl.errors import OptionError
 from sicl.models.cifar import resnet18, resnet50
 from sicl.models.norms import batch_norms
 from sicl.models.split import Split
@@ -222,7 +230,7 @@ def test_memory_bounds_the_rows() -> None:
     assert runner._variants_at_once(20, 12) == 2
 
 
-@pytest.mark.parametrize("kind", ["style", "content", "given"])
+@pytest.mark.parametrize("kind", ["style", "content", "given", "joined"])
 def test_variants_of_parts_and_rows_are_those_of_the_whole(kind: str) -> None:
     """Cutting a description and making it gives what making and cutting it gives."""
     features = torch.randn(6, 3, 4, 4)
@@ -230,6 +238,7 @@ def test_variants_of_parts_and_rows_are_those_of_the_whole(kind: str) -> None:
         "style": style_of(features),
         "content": content_of(features),
         "given": GivenVariants(torch.randn(5, 6, 3, 4, 4)),
+        "joined": JoinedVariants((style_of(features, 2), GivenVariants(torch.randn(3, 6, 3, 4, 4)))),
     }
     variants, rows = all_of[kind], torch.tensor([5, 0, 2])
     whole = variants.make(features).view(5, 6, 3, 4, 4)
@@ -276,12 +285,21 @@ def test_a_network_that_cannot_be_copied_runs_plainly_and_says_why() -> None:
     assert "no copies, please" in runner.reason
 
 
-def test_rows_cannot_be_chosen_where_they_matter_to_each_other() -> None:
-    """With batch statistics a part of the batch is another batch."""
-    runner = engine(network(), norm="batch")
+@pytest.mark.parametrize("norm", ["batch", "frozen"])
+@pytest.mark.parametrize("way", ["plain", "fused"])
+def test_a_view_that_goes_along_votes_as_it_would_alone(way: str, norm: str) -> None:
+    """The first variants take it along; theirs and its votes are those of two passes, later ones go alone."""
+    runner = engine(network(), engine=way, norm=norm, precision="float32")
     features = runner.begin(pictures(12))
-    with pytest.raises(InputError, match="every sample matters"):
-        runner.collect(style_of(features), torch.zeros(2, dtype=torch.long), torch.tensor([0, 1]))
+    labels, view = torch.arange(12) % 5, runner.view(pictures(12).flip(-1))
+    alone = [runner.collect(variants, labels) for variants in (style_of(features), view)]
+    along = Along(runner, view)
+    first, sent = along.collect(style_of(features), labels), runner.rows_sent
+    assert along.votes is not None
+    for found, expected in zip((first, along.votes), alone):
+        assert torch.allclose(found.soft, expected.soft, atol=1e-4)
+    along.collect(style_of(features), labels)
+    assert runner.rows_sent - sent == 5 * 12
 
 
 @pytest.mark.parametrize(

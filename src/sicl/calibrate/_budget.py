@@ -8,8 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sicl.calibrate._engine import Engine
-from sicl.calibrate._variants import Variants
+from sicl.calibrate._variants import Collector, Variants
 
 Draw = Callable[[int], Variants]
 """Draws the next `n` variants of the whole batch."""
@@ -21,7 +20,7 @@ SETTLED = 0.115
 
 
 def draw_until_settled(
-    kinds: Mapping[str, tuple[Engine, Draw]],
+    kinds: Mapping[str, tuple[Collector, Draw]],
     labels: Tensor,
     votes: Literal["hard", "soft"],
     *,

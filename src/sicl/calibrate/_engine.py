@@ -139,26 +139,16 @@ class Engine:
         return torch.float32 if self.options.precision == "float32" else torch.bfloat16
 
     @torch.no_grad()
-    def collect(self, variants: Variants, labels: Tensor, rows: Tensor | None = None) -> Votes:
-        """Return the votes of all variants on the last batch's labels.
-
-        Args:
-            variants: of the whole batch, or of `rows`.
-            labels: N, of the whole batch, or of `rows`.
-            rows: some samples only; not if batch norms use each variant's own statistics.
-        """
+    def collect(self, variants: Variants, labels: Tensor) -> Votes:
+        """Return the votes of all variants on the last batch's labels."""
         if self._base is None:
             raise InputError("`Engine.collect` needs a batch first: call `begin(images)` before it.")
-        if rows is not None and not self.independent:
-            raise InputError(
-                '`rows` cannot be chosen with `norm="batch"`: every sample matters to the others.'
-            )
         done: list[Votes] = []
         start = 0
         while start < len(variants):
             n = self._variants_at_once(len(variants), len(labels))
             try:
-                done.append(self._part(variants.part(start, min(start + n, len(variants))), labels, rows))
+                done.append(self._part(variants.part(start, min(start + n, len(variants))), labels))
             except RuntimeError as error:
                 self._make_do_with_less(error, n * len(labels))
                 continue
@@ -166,7 +156,7 @@ class Engine:
         self.rows_sent += len(variants) * len(labels)
         return joined(done)
 
-    def _part(self, variants: Variants, labels: Tensor, rows: Tensor | None) -> Votes:
+    def _part(self, variants: Variants, labels: Tensor, rows: Tensor | None = None) -> Votes:
         """Votes of variants that fit, sample by sample if one variant of the batch does not."""
         assert self._base is not None
         limit = self._rows_at_once()

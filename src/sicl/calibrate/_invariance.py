@@ -15,11 +15,11 @@ from sicl.calibrate._budget import Draw, draw_until_settled
 from sicl.calibrate._draws import beta
 from sicl.calibrate._engine import Engine
 from sicl.calibrate._guard import Guard
-from sicl.calibrate._members import MEMBERS, Engines, Member
+from sicl.calibrate._members import MEMBERS, Along, Engines, Member
 from sicl.calibrate._memory import Recent
 from sicl.calibrate._mixed import Mixed
 from sicl.calibrate._temper import Temper
-from sicl.calibrate._variants import ContentVariants, StyleVariants, Variants, Votes
+from sicl.calibrate._variants import Collector, ContentVariants, StyleVariants, Variants
 from sicl.models.norms import batch_norms, is_plain, uses_batch_statistics
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Features = dict[str, Tensor]
 """What stands at the cuts, by the member that looks there."""
+Draws = dict[str, tuple[Collector, Draw]]
+"""What computes and what draws the variants behind a signal, by its name."""
 
 SMALL_BATCH = 16
 """Fewer samples say little about the spread over samples: remembered ones help."""
@@ -86,7 +88,11 @@ class SiclCalibration(Calibration):
             self.temper.observe(moment, labels)
             signals["temperature"] = self.temper.temperature
         self.used, features = self._begin(moment, labels, signals)
-        signals |= self._invariances(self._draws(self.used, features), labels)
+        draws = self._draws(self.used, features)
+        if "mirror" in self.spec.members and "mirror_invariance" not in signals:
+            self._ask_mirror(moment, labels, draws, signals)
+        else:
+            signals |= self._invariances(draws, labels)
         votes = [signals[f"{member}_invariance"] for member in self.spec.members]
         confidence = torch.stack(votes).mean(dim=0)
         if self.spec.temper:
@@ -103,18 +109,15 @@ class SiclCalibration(Calibration):
         return confidence
 
     def _begin(self, moment: Moment, labels: Tensor, signals: dict[str, Tensor]) -> tuple[Engines, Features]:
-        """Decide whose statistics the votes use, run the batch up to the cuts, and ask the mirror image."""
+        """Decide whose statistics the votes use (which may take the mirror's), and run the batch up to the cuts."""
         self.attached.follow()
         if not self._renewable(labels):
-            features = self._features(self.own, moment.images, self._asked)
-            if "mirror" in self.spec.members:
-                signals["mirror_invariance"] = self._mirror(self.own, moment, labels).share(self.spec.votes)
-            return self.own, features
+            return self.own, self._features(self.own, moment.images, self._asked)
         # The mirror image is normalised with the batch's own statistics: when few predictions survive that,
         # the running statistics no longer fit the stream.
         renewed = self.renewed = self.renewed or Engines.of(self.spec, self.attached, fresh=True)
         self._features(renewed, moment.images, ("mirror",))
-        mirror = self._mirror(renewed, moment, labels)
+        mirror = renewed.mirror.collect(renewed.mirror.view(moment.images.flip(-1)), labels)
         signals["mirror_invariance"] = mirror.share(self.spec.votes)
         signals["fit"] = mirror.hard.mean()
         engines = renewed if float(signals["fit"]) < FIT else self.own
@@ -139,9 +142,9 @@ class SiclCalibration(Calibration):
                 begun[engine] = engine.begin(images)
         return {member: begun[getattr(engines, member)] for member in members}
 
-    def _draws(self, engines: Engines, features: Features) -> dict[str, tuple[Engine, Draw]]:
+    def _draws(self, engines: Engines, features: Features) -> Draws:
         """What draws the variants that the spec asks for, and the engine to send them through."""
-        draws: dict[str, tuple[Engine, Draw]] = {}
+        draws: Draws = {}
         if "style" in self.spec.members:
             mean, std = perturb.style_statistics(features["style"])
             self.styles.add(torch.stack([mean, std], dim=1))
@@ -151,7 +154,17 @@ class SiclCalibration(Calibration):
             draws["content_invariance"] = engines.content, self._content_draw(features["content"], std)
         return draws
 
-    def _invariances(self, draws: dict[str, tuple[Engine, Draw]], labels: Tensor) -> dict[str, Tensor]:
+    def _ask_mirror(self, moment: Moment, labels: Tensor, draws: Draws, signals: dict[str, Tensor]) -> None:
+        """Ask the mirror image too, along with the variants that its engine computes anyway."""
+        along = Along(self.used.mirror, self.used.mirror.view(moment.images.flip(-1)))
+        shared = next((name for name, (engine, _) in draws.items() if engine is along.engine), None)
+        if shared is not None:
+            draws = {**draws, shared: (along, draws[shared][1])}
+        signals |= self._invariances(draws, labels)
+        votes = along.votes or along.engine.collect(along.view, labels)
+        signals["mirror_invariance"] = votes.share(self.spec.votes)
+
+    def _invariances(self, draws: Draws, labels: Tensor) -> dict[str, Tensor]:
         if self.spec.variants == "adaptive":
             return draw_until_settled(draws, labels, self.spec.votes)
         counts = {"style_invariance": self.spec.variants, "content_invariance": self.spec.content_variants}
@@ -159,9 +172,6 @@ class SiclCalibration(Calibration):
             name: engine.collect(draw(counts[name]), labels).share(self.spec.votes)
             for name, (engine, draw) in draws.items()
         }
-
-    def _mirror(self, engines: Engines, moment: Moment, labels: Tensor) -> Votes:
-        return engines.mirror.collect(engines.mirror.view(moment.images.flip(-1)), labels)
 
     def _style_draw(self, mean: Tensor, std: Tensor) -> Draw:
         own = torch.stack([mean, std])

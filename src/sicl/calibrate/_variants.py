@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal, Protocol
 
 import torch
@@ -123,6 +124,40 @@ class GivenVariants:
 
 
 @dataclass(frozen=True)
+class JoinedVariants:
+    """Variants of several kinds, one after the other."""
+
+    kinds: tuple[Variants, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.kinds))
+
+    def part(self, start: int, stop: int) -> Variants:
+        parts, before = [], 0
+        for kind in self.kinds:
+            first, last = max(start - before, 0), min(stop - before, len(kind))
+            if first < last:
+                parts.append(kind.part(first, last))
+            before += len(kind)
+        return parts[0] if len(parts) == 1 else JoinedVariants(tuple(parts))
+
+    def of_rows(self, rows: Tensor) -> JoinedVariants:
+        return JoinedVariants(tuple(kind.of_rows(rows) for kind in self.kinds))
+
+    def make(self, features: Tensor) -> Tensor:
+        return torch.cat([kind.make(features) for kind in self.kinds])
+
+    def tensors(self) -> list[Tensor]:
+        return [tensor for kind in self.kinds for tensor in kind.tensors()]
+
+    def with_tensors(self, tensors: list[Tensor]) -> JoinedVariants:
+        left = iter(tensors)
+        return JoinedVariants(
+            tuple(kind.with_tensors(list(islice(left, len(kind.tensors())))) for kind in self.kinds)
+        )
+
+
+@dataclass(frozen=True)
 class Votes:
     """What V variants say about N predicted labels.
 
@@ -141,6 +176,13 @@ class Votes:
     def of(self, kind: Literal["hard", "soft"]) -> Tensor:
         """Return the votes of one kind, V x N."""
         return self.hard if kind == "hard" else self.soft
+
+
+class Collector(Protocol):
+    """Computes the votes of variants."""
+
+    def collect(self, variants: Variants, labels: Tensor) -> Votes:
+        """Return the votes of all variants on the labels."""
 
 
 def joined(parts: list[Votes], dim: int = 0) -> Votes:
