@@ -1,0 +1,208 @@
+"""What could set the level of SICL's votes while a network drifts: record candidates on streams, then score them.
+
+Recorded for each sample: the members' votes by the adapted network (at powers of the temperature that fits mixed
+images), by the network as attached (with the batch's statistics), and the softmax at that temperature.
+
+    python benchmarks/levels.py record --data DIR --model cifar10=FILE --device cuda --out levels
+    python benchmarks/levels.py score levels --json results/levels-validation.json
+    python benchmarks/levels.py show results/levels-validation.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import sicl
+from sicl.adapt import METHODS, Moment
+from sicl.calibrate._base import predicted_probability
+from sicl.calibrate._invariance import SiclCalibration
+from sicl.corruptions import VALIDATION_CORRUPTIONS
+from sicl.data import load_dataset, source_data
+from sicl.metrics import auroc, expected_calibration_error
+from sicl.streams import Benign, Dynamic
+
+ORDER = ("tent", "eata", "sar", "rotta", "sotta")
+POWERS = (0.0, 0.15, 0.3)
+Signals = dict[str, Tensor]
+
+
+class Recorder(SiclCalibration):
+    """The three members' votes at several temperatures, with the same noise."""
+
+    @torch.no_grad()
+    def record(self, moment: Moment, powers: tuple[float, ...], prefix: str = "") -> Signals:
+        """Return the votes on a batch, by name, and the softmax at the fitted temperature."""
+        labels = moment.logits.argmax(dim=1)
+        self.temper.observe(moment, labels)
+        fitted = self.temper.temperature
+        self._decided = super()._renewable(labels)
+        state = self.generator.get_state()
+        out = {f"{prefix}softmax at T": predicted_probability(moment.logits.float() / fitted, labels)}
+        for power in powers:
+            self.generator.set_state(state)
+            self.temper.temperature = fitted.clamp_max(1.0) * fitted.clamp_min(1.0) ** power
+            self.temper.votes_at = lambda: self.temper.temperature  # type: ignore[method-assign]
+            signals: Signals = {}
+            self.used, features = self._begin(moment, labels, signals)
+            draws = self._draws(self.used, features)
+            if "mirror_invariance" in signals:
+                signals |= self._invariances(draws, labels)
+            else:
+                self._ask_mirror(moment, labels, draws, signals)
+            for member in self.spec.members:
+                out[f"{prefix}{member} {power:g}"] = signals[f"{member}_invariance"]
+        self.temper.temperature = fitted
+        return out
+
+    def _renewable(self, labels: Tensor) -> bool:
+        return self._decided
+
+
+def record(options: argparse.Namespace, dataset: str, file: str, method: str, job: str, out: Path) -> None:
+    """Adapt over one stream, and write what every candidate needs."""
+    started = time.perf_counter()
+    spec = replace(METHODS[method].for_dataset(dataset), predict="after")
+    model = sicl.load_model(file, device=options.device)
+    source = source_data(load_dataset(dataset, options.data, "val"), n=2000, device=options.device)
+    adapter, plain = spec.attach(model, source=source), sicl.BatchNorm().attach(model)
+    asked = sicl.SICL(content_by="adapted")
+    adapted, attached = Recorder(asked, adapter), Recorder(asked, plain)
+    if job == "dynamic":
+        stream = Dynamic(corruptions=VALIDATION_CORRUPTIONS, severity=5, per_corruption=options.n // 4)
+    else:
+        stream = Benign(corruption=job, severity=5, n=options.n)
+    rows: list[Signals] = []
+
+    def look(moment: Moment) -> None:
+        labels = moment.logits.argmax(dim=1)
+        row = {"label": labels, "softmax": predicted_probability(moment.logits, labels)}
+        row |= adapted.record(moment, POWERS)
+        row |= attached.record(replace(moment, network=plain.network), (0.0,), "attached ")
+        rows.append(row)
+
+    target = []
+    for batch in stream.open(load_dataset(dataset, options.data), device=options.device):
+        adapter.step(batch.images, look)
+        target.append(batch.labels.cpu())
+    arrays = {name: torch.cat([row[name] for row in rows]).cpu().numpy() for name in rows[0]}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(out, target=torch.cat(target).numpy(), **arrays)
+    print(f"{out.name}: {time.perf_counter() - started:.0f} s", flush=True)
+
+
+def candidates() -> dict[str, Callable[[Signals], Tensor]]:
+    """Return what could be the confidence, by name."""
+
+    def mean(*names: str) -> Callable[[Signals], Tensor]:
+        return lambda s: torch.stack([s[name] for name in names]).mean(dim=0)
+
+    found = {"softmax": mean("softmax"), "softmax at T": mean("softmax at T")}
+    found["all votes by the attached network"] = mean(
+        "attached style 0", "attached content 0", "attached mirror 0"
+    )
+    for power in POWERS:
+        style, content, mirror = (f"{member} {power:g}" for member in ("style", "content", "mirror"))
+        at = f", at T^{power:g}" if power else ""
+        found[f"all votes by the adapted network{at}"] = mean(style, content, mirror)
+        found[f"content by the attached network{at}"] = mean(style, "attached content 0", mirror)
+        found[f"mirror by the attached network{at}"] = mean(style, content, "attached mirror 0")
+    both = ("style 0", "content 0", "mirror 0")
+    found["style by the attached network"] = mean("attached style 0", *both[1:])
+    found["content and mirror by the attached network"] = mean(
+        "style 0", "attached content 0", "attached mirror 0"
+    )
+    found["content half by each network"] = mean(*both, "style 0", "attached content 0", "mirror 0")
+    found["votes and softmax at T, a quarter"] = mean(*both, "softmax at T")
+    return found
+
+
+def score(path: Path) -> dict[str, object]:
+    """Return the scores of every candidate on one stream."""
+    with np.load(path) as archive:
+        arrays = {name: torch.from_numpy(archive[name]) for name in archive.files}
+    right = arrays.pop("label") == arrays.pop("target")
+    rows = {}
+    for name, candidate in candidates().items():
+        confidence = candidate(arrays).float()
+        rows[name] = [
+            round(100 * expected_calibration_error(confidence, right), 2),
+            round(100 * float(confidence.mean() - right.float().mean()), 2),
+            round(100 * auroc(confidence, right), 2),
+        ]
+    dataset, method, job = path.stem.split("-")
+    return {"dataset": dataset, "method": method, "stream": job, "n": len(right), "ece, bias, auroc": rows}
+
+
+def show(streams: list[dict]) -> str:
+    """Return a table: a row for each candidate, ECE for each data set and kind of stream, best first."""
+    kinds = sorted({(s["dataset"], s["stream"] == "dynamic") for s in streams})
+    head = [f"{dataset}, {'dynamic' if dynamic else 'benign'}" for dataset, dynamic in kinds]
+    lines = [["candidate", *head, "mean ECE", "bias", "AUROC"]]
+    lines.append(["---"] * len(lines[0]))
+
+    def mean(name: str, column: int, chosen: list[dict]) -> float:
+        return sum(s["ece, bias, auroc"][name][column] for s in chosen) / len(chosen)
+
+    def overall(name: str, column: int) -> float:
+        groups = [[s for s in streams if (s["dataset"], s["stream"] == "dynamic") == kind] for kind in kinds]
+        return sum(mean(name, column, group) for group in groups) / len(groups)
+
+    for name in sorted(streams[0]["ece, bias, auroc"], key=lambda name: overall(name, 0)):
+        cells = [
+            f"{mean(name, 0, [s for s in streams if (s['dataset'], s['stream'] == 'dynamic') == kind]):.2f}"
+            for kind in kinds
+        ]
+        lines.append(
+            [name, *cells, f"{overall(name, 0):.2f}", f"{overall(name, 1):+.1f}", f"{overall(name, 2):.1f}"]
+        )
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    recording = commands.add_parser("record")
+    recording.add_argument("--data")
+    recording.add_argument("--model", action="append", required=True, metavar="DATASET=FILE")
+    recording.add_argument("--methods", default=",".join(ORDER))
+    recording.add_argument("--streams", default=",".join((*VALIDATION_CORRUPTIONS, "dynamic")))
+    recording.add_argument("--n", type=int, default=5120)
+    recording.add_argument("--device", default="cpu")
+    recording.add_argument("--part", default="0/1", help="this process's share of the streams, K/N")
+    recording.add_argument("--out", type=Path, default=Path("levels"))
+    scoring = commands.add_parser("score")
+    scoring.add_argument("folder", type=Path)
+    scoring.add_argument("--json", type=Path, required=True)
+    showing = commands.add_parser("show")
+    showing.add_argument("file", type=Path)
+    options = parser.parse_args()
+    if options.command == "record":
+        models = [m.partition("=")[::2] for m in options.model]
+        streams = options.streams.split(",")
+        jobs = [(*m, method, s) for s in streams for method in options.methods.split(",") for m in models]
+        part, parts = map(int, options.part.split("/"))
+        for dataset, file, method, stream in jobs[part::parts]:
+            out = options.out / f"{dataset}-{method}-{stream}.npz"
+            if not out.exists():
+                record(options, dataset, file, method, stream, out)
+    elif options.command == "score":
+        scores = [score(path) for path in sorted(options.folder.glob("*.npz"))]
+        options.json.write_text(json.dumps(scores, separators=(",", ":")) + "\n")
+        print(show(scores))
+    else:
+        print(show(json.loads(options.file.read_text())))
+
+
+if __name__ == "__main__":
+    main()
