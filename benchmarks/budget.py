@@ -4,7 +4,7 @@ Runs SICL's default signals after TENT, on corrupted streams of the embedded CIF
 embedded network; each batch is calibrated several ways at once. Prints ECE, the variants spent on a sample,
 and how far confidences are from the reference's.
 
-    python benchmarks/budget.py [--n 960] [--corruptions gaussian_blur,speckle_noise] [--json FILE]
+    python benchmarks/budget.py [--n 960] [--corruptions gaussian_blur,speckle_noise] [--seed 0] [--json FILE]
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ BOTH: dict[str, Any] = {"relaxation": "none"}
 TWENTY: dict[str, Any] = {**BOTH, "variants": 20, "content_variants": 20}
 
 
-def specs(votes: str, norm: str) -> dict[str, sicl.SICL]:
+def specs(votes: str, norm: str, seed: int) -> dict[str, sicl.SICL]:
     """The ways to compare; the first is the reference."""
-    shared = {"votes": votes} | ({} if norm == "default" else {"norm": norm})
+    shared: dict[str, Any] = {"votes": votes, "seed": seed} | ({} if norm == "default" else {"norm": norm})
     return {
         "20 float32": sicl.SICL(**TWENTY, **shared, engine="plain"),
         "20 bfloat16": sicl.SICL(**TWENTY, **shared, precision="bfloat16"),
@@ -39,10 +39,10 @@ def specs(votes: str, norm: str) -> dict[str, sicl.SICL]:
     }
 
 
-def run(corruption: str, votes: str, norm: str, n: int) -> dict[str, dict[str, float]]:
+def run(corruption: str, votes: str, norm: str, n: int, seed: int) -> dict[str, dict[str, float]]:
     """Return, for each way, ECE in points, variants a sample, and how far it is from the reference."""
     data = load_dataset("demo")
-    panel = Panel(specs(votes, norm), sicl.Tent().attach(sicl.load_model("demo")))
+    panel = Panel(specs(votes, norm, seed), sicl.Tent().attach(sicl.load_model("demo")))
     confidences: dict[str, list[torch.Tensor]] = {name: [] for name in panel.calibrations}
     correct = []
     for batch in Benign(corruption=corruption, batch_size=64, n=n).open(data):
@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--corruptions", default="gaussian_blur,speckle_noise,saturate,spatter")
     parser.add_argument("--votes", default="soft,hard")
     parser.add_argument("--norms", default="default")
+    parser.add_argument("--seed", type=int, default=0, help="of the variants' noise")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     result = []
@@ -86,9 +87,16 @@ def main() -> None:
     for votes in options.votes.split(","):
         for norm in options.norms.split(","):
             for corruption in options.corruptions.split(","):
-                rows = run(corruption, votes, norm, options.n)
+                rows = run(corruption, votes, norm, options.n, options.seed)
                 result.append(
-                    {"corruption": corruption, "votes": votes, "norm": norm, "n": options.n, "rows": rows}
+                    {
+                        "corruption": corruption,
+                        "votes": votes,
+                        "norm": norm,
+                        "n": options.n,
+                        "seed": options.seed,
+                        "rows": rows,
+                    }
                 )
                 for name, row in rows.items():
                     print(
