@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -30,7 +31,6 @@ from sicl.data import load_dataset, source_data
 from sicl.metrics import auroc, expected_calibration_error
 from sicl.streams import Benign, Dynamic
 
-ORDER = ("tent", "eata", "sar", "rotta", "sotta")
 POWERS = (0.0, 0.15, 0.3)
 Signals = dict[str, Tensor]
 
@@ -53,11 +53,7 @@ class Recorder(SiclCalibration):
             self.temper.votes_at = lambda: self.temper.temperature  # type: ignore[method-assign]
             signals: Signals = {}
             self.used, features = self._begin(moment, labels, signals)
-            draws = self._draws(self.used, features)
-            if "mirror_invariance" in signals:
-                signals |= self._invariances(draws, labels)
-            else:
-                self._ask_mirror(moment, labels, draws, signals)
+            self._ask(moment, labels, features, signals)
             for member in self.spec.members:
                 out[f"{prefix}{member} {power:g}"] = signals[f"{member}_invariance"]
         self.temper.temperature = fitted
@@ -144,26 +140,20 @@ def score(path: Path) -> dict[str, object]:
 
 def show(streams: list[dict]) -> str:
     """Return a table: a row for each candidate, ECE for each data set and kind of stream, best first."""
-    kinds = sorted({(s["dataset"], s["stream"] == "dynamic") for s in streams})
-    head = [f"{dataset}, {'dynamic' if dynamic else 'benign'}" for dataset, dynamic in kinds]
-    lines = [["candidate", *head, "mean ECE", "bias", "AUROC"]]
+    groups: dict[str, list[dict]] = {}
+    for stream in streams:
+        kind = "dynamic" if stream["stream"] == "dynamic" else "benign"
+        groups.setdefault(f"{stream['dataset']}, {kind}", []).append(stream["ece, bias, auroc"])
+
+    def means(name: str, column: int) -> list[float]:
+        return [fmean(rows[name][column] for rows in groups[kind]) for kind in sorted(groups)]
+
+    lines = [["candidate", *sorted(groups), "mean ECE", "bias", "AUROC"]]
     lines.append(["---"] * len(lines[0]))
-
-    def mean(name: str, column: int, chosen: list[dict]) -> float:
-        return sum(s["ece, bias, auroc"][name][column] for s in chosen) / len(chosen)
-
-    def overall(name: str, column: int) -> float:
-        groups = [[s for s in streams if (s["dataset"], s["stream"] == "dynamic") == kind] for kind in kinds]
-        return sum(mean(name, column, group) for group in groups) / len(groups)
-
-    for name in sorted(streams[0]["ece, bias, auroc"], key=lambda name: overall(name, 0)):
-        cells = [
-            f"{mean(name, 0, [s for s in streams if (s['dataset'], s['stream'] == 'dynamic') == kind]):.2f}"
-            for kind in kinds
-        ]
-        lines.append(
-            [name, *cells, f"{overall(name, 0):.2f}", f"{overall(name, 1):+.1f}", f"{overall(name, 2):.1f}"]
-        )
+    for name in sorted(streams[0]["ece, bias, auroc"], key=lambda name: fmean(means(name, 0))):
+        ece, bias, area = (means(name, column) for column in range(3))
+        cells = [*(f"{value:.2f}" for value in ece), f"{fmean(ece):.2f}", f"{fmean(bias):+.1f}"]
+        lines.append([name, *cells, f"{fmean(area):.1f}"])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -175,7 +165,7 @@ def main() -> None:
     recording = commands.add_parser("record")
     recording.add_argument("--data")
     recording.add_argument("--model", action="append", required=True, metavar="DATASET=FILE")
-    recording.add_argument("--methods", default=",".join(ORDER))
+    recording.add_argument("--methods", default="tent,eata,sar,rotta,sotta")
     recording.add_argument("--streams", default=",".join((*VALIDATION_CORRUPTIONS, "dynamic")))
     recording.add_argument("--n", type=int, default=5120)
     recording.add_argument("--device", default="cpu")

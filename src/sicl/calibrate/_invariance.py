@@ -45,7 +45,7 @@ class SiclCalibration(Calibration):
     """
 
     def __init__(self, spec: SICL, adapter: Adapter) -> None:
-        self.spec, self.network = spec, adapter.network
+        self.spec = spec
         self.attached = Attached(adapter.network)
         self.own = Engines.of(spec, self.attached, fresh=False)
         self.renewed: Engines | None = None
@@ -88,11 +88,7 @@ class SiclCalibration(Calibration):
             self.temper.observe(moment, labels)
             signals["temperature"] = self.temper.temperature
         self.used, features = self._begin(moment, labels, signals)
-        draws = self._draws(self.used, features)
-        if "mirror" in self.spec.members and "mirror_invariance" not in signals:
-            self._ask_mirror(moment, labels, draws, signals)
-        else:
-            signals |= self._invariances(draws, labels)
+        self._ask(moment, labels, features, signals)
         votes = [signals[f"{member}_invariance"] for member in self.spec.members]
         confidence = torch.stack(votes).mean(dim=0)
         if self.spec.temper:
@@ -154,15 +150,18 @@ class SiclCalibration(Calibration):
             draws["content_invariance"] = engines.content, self._content_draw(features["content"], std)
         return draws
 
-    def _ask_mirror(self, moment: Moment, labels: Tensor, draws: Draws, signals: dict[str, Tensor]) -> None:
-        """Ask the mirror image too, along with the variants that its engine computes anyway."""
-        along = Along(self.used.mirror, self.used.mirror.view(moment.images.flip(-1)))
-        shared = next((name for name, (engine, _) in draws.items() if engine is along.engine), None)
-        if shared is not None:
-            draws = {**draws, shared: (along, draws[shared][1])}
+    def _ask(self, moment: Moment, labels: Tensor, features: Features, signals: dict[str, Tensor]) -> None:
+        """Take all votes that are not taken yet; the mirror image goes along with its engine's first variants."""
+        draws, along = self._draws(self.used, features), None
+        if "mirror" in self.spec.members and "mirror_invariance" not in signals:
+            along = Along(self.used.mirror, self.used.mirror.view(moment.images.flip(-1)))
+            shared = next((name for name, (engine, _) in draws.items() if engine is along.engine), None)
+            if shared is not None:
+                draws[shared] = along, draws[shared][1]
         signals |= self._invariances(draws, labels)
-        votes = along.votes or along.engine.collect(along.view, labels)
-        signals["mirror_invariance"] = votes.share(self.spec.votes)
+        if along is not None:
+            votes = along.votes or along.engine.collect(along.view, labels)
+            signals["mirror_invariance"] = votes.share(self.spec.votes)
 
     def _invariances(self, draws: Draws, labels: Tensor) -> dict[str, Tensor]:
         if self.spec.variants == "adaptive":
