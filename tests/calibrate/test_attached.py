@@ -8,6 +8,7 @@ from torch import Tensor, nn
 import sicl
 from sicl.adapt import Adapter
 from sicl.calibrate._attached import Attached
+from sicl.calibrate._members import Engines
 from sicl.data import load_dataset, source_data
 
 
@@ -80,6 +81,23 @@ def test_who_judges_makes_no_difference_where_nothing_adapts() -> None:
     panel = {by: sicl.SICL(content_by=by, precision="float32") for by in ("attached", "adapted")}
     out = sicl.Panel(panel, sicl.Source().attach(sicl.load_model("demo")))(_images())
     assert torch.allclose(out["attached"].confidence, out["adapted"].confidence, atol=1e-4)
+
+
+def test_running_statistics_are_used_by_the_parameters_they_belong_to() -> None:
+    """RoTTA's running statistics: the network that adapted judges content, until the batch's own take over."""
+    adapter = sicl.Rotta(update_every=16, lr=0.05, nu=0.5).attach(sicl.load_model("demo"))
+    options = {"precision": "float32", "temper": False, "relaxation": "none", "statistics": "network"}
+    trusted = {by: sicl.SICL(content_by=by, **options) for by in ("attached", "adapted")}
+    panel = sicl.Panel(trusted, adapter)
+    for i in range(2):
+        out = panel(_images(32 * i))
+    content = [out[by].signals["content_invariance"] for by in trusted]
+    assert torch.allclose(*content, atol=1e-4)
+    calibration = panel.calibrations["attached"]
+    renewed = Engines.of(trusted["attached"], calibration.attached, fresh=True)
+    networks = [engine.split.network for engine in (calibration.own.content, renewed.content, renewed.style)]
+    assert networks[0] is networks[2] is adapter.network
+    assert networks[1] is calibration.attached.network
 
 
 def test_the_live_network_is_left_as_it_was() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from sicl.calibrate._attached import Attached
 from sicl.calibrate._engine import Engine
 from sicl.calibrate._variants import JoinedVariants, Variants, Votes
+from sicl.models.norms import batch_norms, uses_batch_statistics
 from sicl.models.split import Split
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ class Engines:
         """Cut the networks; `fresh`: all their batch norms use the statistics of the batch at hand."""
         network, options = attached.live, spec.engine_options()
         style = Engine(Split(network, spec.layer, fresh=fresh), options)
-        if spec.needs_content and spec.content_by == "attached":
+        # Running statistics belong to the parameters that have adapted with them: no other network can use them.
+        of_the_batch = fresh or all(map(uses_batch_statistics, batch_norms(network)))
+        if spec.needs_content and spec.content_by == "attached" and of_the_batch:
             return cls(
                 style, Engine(Split(attached.network, spec.content_layer, fresh=fresh), options), style
             )

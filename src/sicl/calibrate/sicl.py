@@ -22,10 +22,10 @@ class SICL(Calibrator):
     The default asks three questions of each prediction: does it survive another style (channel statistics of
     shallow features shaken), a little noise in the content, and a mirror? Its confidence is the mean
     probability that the answers give the predicted class. The noise is judged by the network as it was
-    attached: one that adapts to its own predictions becomes too sure of them. A guard compares the variety of
-    both networks' predictions, and falls back on the attached one when adaptation has collapsed. Where mixed
-    images show that the softmax is not overconfident, it joins the votes. No labels, no gradients, no source
-    data. `SICL.paper()` is the printed formula.
+    attached, where the batch's statistics are used: one that adapts to its own predictions becomes too sure of
+    them. A guard compares the variety of both networks' predictions, and falls back on the attached one when
+    adaptation has collapsed. Where mixed images show that the softmax is not overconfident, it joins the
+    votes. No labels, no gradients, no source data. `SICL.paper()` is the printed formula.
 
     Args:
         members: whose votes are averaged: "style" variants (the paper's), "content" variants, the "mirror"
@@ -40,8 +40,8 @@ class SICL(Calibrator):
         components: perturb "both" statistics, only the "mean" or only the "std".
         style_scale: multiple of delta, for "gaussian".
         content_scale: multiple of the content noise.
-        content_by: who judges content variants: the network as it was "attached" (with the statistics of the
-            one that predicts), or as it has "adapted" (printed). The same where nothing adapts.
+        content_by: who judges content variants: the network as it was "attached", or as it has "adapted"
+            (printed). Where running statistics are used it is always the adapted one: they fit no other.
         noise: "independent" variants (printed), or "antithetic" pairs of opposite signs: same distribution,
             less variance, so fewer variants give the same answer.
         relaxation: "printed": times (1 - content invariance); "none"; "guard": toward the confidence of the
