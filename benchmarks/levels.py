@@ -42,21 +42,18 @@ class Recorder(SiclCalibration):
     def record(self, moment: Moment, powers: tuple[float, ...], prefix: str = "") -> Signals:
         """Return the votes on a batch, by name, and the softmax at the fitted temperature."""
         labels = moment.logits.argmax(dim=1)
-        self.temper.observe(moment, labels)
+        self.attached.follow()
+        self.temper.observe(moment.images, labels, self._predicts(moment))
         fitted = self.temper.temperature
         self._decided = super()._renewable(labels)
         state = self.generator.get_state()
         out = {f"{prefix}softmax at T": predicted_probability(moment.logits.float() / fitted, labels)}
         for power in powers:
             self.generator.set_state(state)
-            self.temper.temperature = fitted.clamp_max(1.0) * fitted.clamp_min(1.0) ** power
-            self.temper.votes_at = lambda: self.temper.temperature  # type: ignore[method-assign]
-            signals: Signals = {}
-            self.used, features = self._begin(moment, labels, signals)
-            self._ask(moment, labels, features, signals)
+            temperature = fitted.clamp_max(1.0) * fitted.clamp_min(1.0) ** power
+            signals = self.look(moment.images, moment.logits, temperature).finished()
             for member in self.spec.members:
                 out[f"{prefix}{member} {power:g}"] = signals[f"{member}_invariance"]
-        self.temper.temperature = fitted
         return out
 
     def _renewable(self, labels: Tensor) -> bool:

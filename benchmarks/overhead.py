@@ -1,8 +1,9 @@
 """What trustworthy confidence costs: SICL against a forward pass, a TENT step, and the naive hook loop.
 
 All ways run side by side in one process, interleaved, on the state of a TENT-adapted network; a figure is the
-median. "naive" is a hook and 40 whole forward passes; "floor" the operations of the 40 suffix passes at the
-measured peak of a matrix product in the dtype that SICL computes in.
+median of 30 rounds (9 on a CPU), and in a round SICL calibrates four batches, since it looks at collapse and at
+mixed images every fourth. "naive" is a hook and 40 whole forward passes; "floor" the operations of the 40
+suffix passes at the measured peak of a matrix product in the dtype that SICL computes in.
 
     python benchmarks/overhead.py [--quick | --cases resnet18:64,resnet50:200] [--json FILE]
     python benchmarks/overhead.py --markdown FILE.json
@@ -21,164 +22,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
+from overhead_ways import COMPILED, OTHERS, SPECS, VARIANTS, Calibrate, Case
 
 import sicl
-from sicl import perturb
-from sicl.adapt import Adapter, Moment
 from sicl.calibrate._engine import likes_bfloat16
-from sicl.models.cifar import ARCHITECTURES
-from sicl.models.split import Split
 
-VARIANTS = 20
-FORTY: dict[str, Any] = {
-    "members": ("style",),
-    "relaxation": "printed",
-    "content_by": "adapted",
-    "temper": False,
-    "style": "gaussian",
-    "layer": "auto",
-    "content_layer": "auto",
-    "variants": VARIANTS,
-    "content_variants": VARIANTS,
-}
-SPECS: dict[str, dict[str, Any]] = {
-    "sicl default": {},
-    "sicl default adaptive": {"variants": "adaptive"},
-    "sicl 20+20 frozen": {**FORTY, "norm": "frozen"},
-    "sicl 20+20 batch": {**FORTY, "norm": "batch"},
-    "sicl adaptive frozen": {**FORTY, "norm": "frozen", "variants": "adaptive"},
-    "sicl adaptive batch": {**FORTY, "norm": "batch", "variants": "adaptive"},
-}
-OTHERS: dict[str, dict[str, Any]] = {
-    "sicl 20+20 frozen, float32": {**FORTY, "norm": "frozen", "precision": "float32"},
-    "sicl 20+20 batch, twin": {**FORTY, "norm": "batch", "engine": "twin"},
-    "sicl 20+20 frozen, twin": {**FORTY, "norm": "frozen", "engine": "twin"},
-    "sicl 20+20 frozen, fused": {**FORTY, "norm": "frozen", "engine": "fused"},
-    "sicl 20+20 batch, plain": {**FORTY, "norm": "batch", "engine": "plain"},
-}
-COMPILED: dict[str, dict[str, Any]] = {
-    "sicl 20+20 frozen, compile": {**FORTY, "norm": "frozen", "engine": "compile"},
-    "sicl 20+20 batch, compile": {**FORTY, "norm": "batch", "engine": "compile"},
-}
+CYCLE = 4
+"""Batches in which SICL does everything that it does now and then: it is timed over so many."""
 
 
-class Case:
-    """One network and batch size, with every way to be timed.
-
-    Args:
-        arch: a name of `sicl.models.cifar.ARCHITECTURES`.
-        width: its width.
-        batch: rows a batch.
-        device: to run on.
-    """
-
-    def __init__(self, arch: str, width: int, batch: int, device: torch.device) -> None:
-        torch.manual_seed(0)
-        self.arch, self.width, self.batch, self.device = arch, width, batch, device
-        self.model = ARCHITECTURES[arch](width=width).to(device).eval()
-        self.images = torch.rand(batch, 3, 32, 32, device=device)
-        self.adapter = sicl.Tent().attach(self.model)
-        self.spare = sicl.Tent().attach(self.model)
-        if batch > 1 or arch.startswith("vit"):
-            self.adapter(self.images)
-        logits = self._logits()
-        self.moment = Moment(self.adapter.network, self.images, logits)
-
-    @torch.no_grad()
-    def _logits(self) -> Tensor:
-        return self.adapter.forward(self.images).detach().float()
-
-    def ways(self, names: list[str]) -> dict[str, Callable[[], Any]]:
-        """Return what to time, by name; a way that cannot be built is a function that raises why."""
-        out: dict[str, Callable[[], Any]] = {
-            "forward": self._logits,
-            "tent step": lambda: self.spare(self.images),
-            "naive": Naive(self.adapter, self.images, self.moment.logits),
-            "mc dropout 20": self._calibration(sicl.McDropout(passes=20)),
-        }
-        specs = {**SPECS, **OTHERS, **COMPILED}
-        for name in names:
-            out[name] = self._calibration(sicl.SICL(**specs[name]))
-        return out
-
-    def _calibration(self, spec: Any) -> Callable[[], Any]:
-        return Calibrate(spec.calibration(self.adapter), self.moment)
-
-    def floor(self, peak: float) -> tuple[float, float]:
-        """Return (seconds at `peak`, operations of the 40 suffix passes)."""
-        split = Split(self.adapter.network)
-        features = split.features(self.images[:2])
-        with FlopCounterMode(display=False) as counter:
-            split.resume(features, norm="batch")
-        operations = counter.get_total_flops() / 2 * self.batch * 2 * VARIANTS
-        return operations / peak, operations
-
-
-class Calibrate:
-    """One calibration of the same moment."""
-
-    def __init__(self, calibration: Any, moment: Moment) -> None:
-        self.calibration, self.moment = calibration, moment
-
-    def __call__(self) -> Any:
-        return self.calibration.predict(self.moment)
-
-
-class Naive:
-    """What anybody would write first: a hook that perturbs the layer, and a whole pass for each variant."""
-
-    def __init__(self, adapter: Adapter, images: Tensor, logits: Tensor) -> None:
-        self.network, self.images, self.labels = adapter.network, images, logits.argmax(dim=1)
-        self.point = Split(adapter.network).point
-        self.change: Callable[[Tensor], Tensor] = _style
-
-    @torch.no_grad()
-    def __call__(self) -> Tensor:
-        module = self.network.get_submodule(self.point.name)
-        if self.point.side == "output":
-            handle = module.register_forward_hook(lambda _m, _a, out: self.change(out))
-        else:
-            handle = module.register_forward_pre_hook(lambda _m, args: (self.change(args[0]), *args[1:]))
-        try:
-            shares = []
-            for self.change in (_style, _content):
-                votes = [self.network(self.images).argmax(dim=1) == self.labels for _ in range(VARIANTS)]
-                shares.append(torch.stack(votes).float().mean(dim=0))
-        finally:
-            handle.remove()
-        return shares[0] * (1 - shares[1])
-
-
-def _style(features: Tensor) -> Tensor:
-    dims = (2, 3) if features.ndim == 4 else (1,)
-    mean = features.mean(dims, keepdim=True)
-    std = features.std(dims, keepdim=True) + perturb.EPSILON
-    delta = mean.std(dim=0, keepdim=True) if len(mean) > 1 else torch.zeros_like(mean)
-    new_std = std + delta * torch.randn_like(std)
-    return new_std * (features - mean) / std + mean + delta * torch.randn_like(mean)
-
-
-def _content(features: Tensor) -> Tensor:
-    dims = (2, 3) if features.ndim == 4 else (1,)
-    mean = features.mean(dims, keepdim=True)
-    std = features.std(dims, keepdim=True) + perturb.EPSILON
-    white = (features - mean) / std
-    return std * (white + torch.randn_like(white)) + mean
-
-
-def timed(function: Callable[[], Any], device: torch.device) -> float:
-    """Return the seconds of one call, the device's work included."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def timed(function: Callable[[], Any], device: torch.device, calls: int = 1) -> float:
+    """Return the seconds of one call, the device's work included: the mean of several."""
     # One thread's own time does not count what other processes take: fair ratios on a busy machine.
     clock = time.thread_time if one_thread(device) else time.perf_counter
-    started = clock()
-    function()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return clock() - started
+    spent = 0.0
+    for _ in range(calls):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        started = clock()
+        function()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        spent += clock() - started
+    return spent / calls
 
 
 def one_thread(device: torch.device) -> bool:
@@ -199,12 +65,13 @@ def measure(case: Case, names: list[str], seconds: float, deadline: float) -> di
     times: dict[str, list[float]] = {name: [] for name in ways}
     while ways:
         for name, way in ways.items():
-            times[name].append(timed(way, case.device))
-        enough = len(times["forward"]) >= (50 if case.device.type == "cuda" else 9)
+            times[name].append(timed(way, case.device, CYCLE if engines_of(way) else 1))
+        enough = len(times["forward"]) >= (30 if case.device.type == "cuda" else 9)
         if enough or time.perf_counter() - started > seconds:
             break
     for name, way in ways.items():
-        if engines_of(way):
+        # What goes as one graph has no parts to time.
+        if engines_of(way) and not way.calibration.looks.captured:
             rows[name] |= {"parts_ms": parts(way, case.device)}
     for name, values in times.items():
         rows[name] |= {"ms": 1e3 * statistics.median(values), "min_ms": 1e3 * min(values), "n": len(values)}
@@ -259,7 +126,10 @@ def _warm_up(way: Callable[[], Any], device: torch.device) -> dict[str, Any]:
     engines = engines_of(way)
     if engines:
         row["engine"] = engines[0].name
-        row["notes"] = [note for engine in engines for note in (engine.reason, *engine.notes) if note]
+        looks = way.calibration.looks
+        notes = [note for engine in engines for note in (engine.reason, *engine.notes)]
+        row["notes"] = [note for note in (*notes, looks.problem) if note]
+        row["whole_look_captured"] = bool(looks.captured)
     return row
 
 

@@ -37,7 +37,7 @@ def temper_of(network: nn.Module, n_batches: int = 6) -> Temper:
         for seed in range(n_batches):
             x = images(32, seed=seed)
             logits = network(x)
-            temper.observe(Moment(network, x, logits), logits.argmax(dim=1))
+            temper.observe(x, logits.argmax(dim=1), network)
     return temper
 
 
@@ -62,7 +62,7 @@ def test_it_agrees_with_pseudocal() -> None:
     pseudocal = sicl.PseudoCal(seed=0).attach(model)
     x = photographs()
     out = pseudocal(x)
-    temper.observe(Moment(model, x, out.logits), out.labels)
+    temper.observe(x, out.labels, model)
     assert float(temper.temperature.log()) == pytest.approx(float(out.signals["temperature"].log()), abs=0.05)
 
 
@@ -85,7 +85,7 @@ def test_a_few_mixtures_say_nothing() -> None:
     network, x = small_net().eval(), images(1)
     temper = Temper(torch.device("cpu"), seed=0)
     logits = network(x).detach()
-    temper.observe(Moment(network, x, logits), logits.argmax(dim=1))
+    temper.observe(x, logits.argmax(dim=1), network)
     assert float(temper.temperature) > OVERCONFIDENT
 
 

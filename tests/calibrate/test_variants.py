@@ -10,7 +10,7 @@ from calibrate_networks import images, small_net
 from torch import Tensor, nn
 
 from sicl import perturb
-from sicl.calibrate._budget import draw_until_settled, standard_error
+from sicl.calibrate._budget import Settling, standard_error
 from sicl.calibrate._engine import Engine, EngineOptions
 from sicl.calibrate._members import Along
 from sicl.calibrate._variants import (
@@ -320,12 +320,14 @@ def test_a_batch_stops_when_it_has_settled(norm: str, settled: float, spent: lis
     pool = style_of(features, 20)
     taken: list[int] = []
 
-    def draw(n: int) -> Variants:
-        taken.append(n)
-        return pool.part(sum(taken) - n, sum(taken))
-
     labels = torch.arange(12) % 5
-    shares = draw_until_settled({"style": (runner, draw)}, labels, "soft", settled=settled)["style"]
+
+    def cast(n: int) -> Votes:
+        taken.append(n)
+        return runner.collect(pool.part(sum(taken) - n, sum(taken)), labels)
+
+    settling = Settling({"style": cast}, "soft", settled=settled).start()
+    shares = settling.finish()["style"]
     assert taken == spent
     expected = runner.collect(pool.part(0, sum(spent)), labels).soft.mean(0)
     assert torch.allclose(shares, expected, atol=1e-5)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from sicl.calibrate._variants import Collector, Variants
+from sicl.calibrate._variants import Votes
 
-Draw = Callable[[int], Variants]
-"""Draws the next `n` variants of the whole batch."""
+Cast = Callable[[int], Votes]
+"""Draws the next `n` variants of the whole batch and returns their votes."""
 
 ROUNDS = (4, 4, 12)
 """Variants in each round: every batch gets the first, an undecided one the others (20 at most)."""
@@ -19,41 +19,60 @@ SETTLED = 0.115
 """A batch has settled when the root mean square of its votes' standard errors is no larger than this."""
 
 
-def draw_until_settled(
-    kinds: Mapping[str, tuple[Collector, Draw]],
-    labels: Tensor,
-    votes: Literal["hard", "soft"],
-    *,
-    rounds: tuple[int, ...] = ROUNDS,
-    settled: float = SETTLED,
-) -> dict[str, Tensor]:
-    """Return each sample's mean vote, for each kind of variants, over as many as the batch needs.
+class Settling:
+    """Votes taken round by round, for several kinds of variants, until the batch has settled.
 
     The batch stops as a whole. Stopping sample by sample was measured and is worse: whoever stops early does
     so because the first votes happened to agree, which makes the stopped ones too sure (1 to 2 points of ECE
     at the same cost; `docs/performance.md`). All kinds go on side by side, so that the device is waited for
-    once a round.
+    once a round. `begun` are the first round's votes.
 
     Args:
-        kinds: by name, an engine with the batch begun, and what draws variants, a half and its opposite.
-        labels: N, the predicted classes.
+        kinds: by name, what draws and counts the next variants, a half and its opposite.
         votes: their kind.
         rounds: how many variants to draw at a time, even numbers from 4 on.
         settled: the standard error to reach.
     """
-    pairs: dict[str, list[Tensor]] = {name: [] for name in kinds}
-    unsettled = list(kinds)
-    for n in rounds:
-        for name in unsettled:
-            engine, draw = kinds[name]
-            # Opposite noise makes votes of a pair depend on each other: a pair counts as one observation.
-            cast = engine.collect(draw(n), labels).of(votes)
-            pairs[name].append(cast.view(2, n // 2, -1).mean(dim=0))
-        errors = torch.stack([standard_error(torch.cat(pairs[name])) for name in unsettled]).tolist()
-        unsettled = [name for name, error in zip(unsettled, errors) if not error <= settled]
-        if not unsettled:
-            break
-    return {name: torch.cat(seen).mean(dim=0) for name, seen in pairs.items()}
+
+    def __init__(
+        self,
+        kinds: Mapping[str, Cast],
+        votes: Literal["hard", "soft"],
+        *,
+        rounds: tuple[int, ...] = ROUNDS,
+        settled: float = SETTLED,
+    ) -> None:
+        self._kinds, self._votes, self._settled = kinds, votes, settled
+        self._first, *self._rounds = rounds
+        self.begun: dict[str, Tensor] = {}
+
+    def start(self, then: Callable[[], None] = lambda: None) -> Settling:
+        """Take the first round, without a look at its values; call `then` when all of it is under way."""
+        self.begun = {name: self._pairs(name, self._first) for name in self._kinds}
+        then()
+        self._errors = _errors(self.begun.values())
+        return self
+
+    def finish(self) -> dict[str, Tensor]:
+        """Return each sample's mean vote, for each kind, over as many variants as the batch needs."""
+        pairs, errors = dict(self.begun), self._errors
+        for n in self._rounds:
+            read = zip(list(pairs), errors.tolist())
+            unsettled = [name for name, error in read if not error <= self._settled]
+            if not unsettled:
+                break
+            for name in unsettled:
+                pairs[name] = torch.cat([pairs[name], self._pairs(name, n)])
+            errors = _errors(pairs.values())
+        return {name: seen.mean(dim=0) for name, seen in pairs.items()}
+
+    def _pairs(self, name: str, n: int) -> Tensor:
+        # Opposite noise makes votes of a pair depend on each other: a pair counts as one observation.
+        return self._kinds[name](n).of(self._votes).view(2, n // 2, -1).mean(dim=0)
+
+
+def _errors(pairs: Iterable[Tensor]) -> Tensor:
+    return torch.stack([standard_error(seen) for seen in pairs])
 
 
 def standard_error(votes: Tensor) -> Tensor:

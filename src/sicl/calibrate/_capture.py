@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -21,14 +22,24 @@ class Captured:
         function: works on fixed shapes, without looking at values.
         example: inputs to capture with.
         pool: memory that graphs share; they must run one after the other.
+        generator: one that the function draws from; every replay draws on.
+        warm_ups: calls before the capture; a function that ran before needs none.
 
     Raises:
         RuntimeError: the function does something that cannot be captured.
     """
 
-    def __init__(self, function: Callable[[list[Tensor]], Any], example: list[Tensor], pool: Any) -> None:
+    def __init__(
+        self,
+        function: Callable[[list[Tensor]], Any],
+        example: list[Tensor],
+        pool: Any,
+        *,
+        generator: torch.Generator | None = None,
+        warm_ups: int = _WARM_UPS,
+    ) -> None:
         self._inputs = [tensor.clone(memory_format=torch.preserve_format) for tensor in example]
-        self._graph, self._output = _captured(lambda: function(self._inputs), pool)
+        self._graph, self._output = _captured(lambda: function(self._inputs), pool, generator, warm_ups)
 
     def __call__(self, inputs: list[Tensor]) -> Any:
         """Run on these inputs."""
@@ -89,14 +100,75 @@ def tuned(device: torch.device) -> Iterator[None]:
         backend.benchmark = before
 
 
-def _captured(function: Callable[[], Any], pool: Any) -> tuple[Any, Any]:
+_rehearsing: ContextVar[bool] = ContextVar("rehearsing", default=False)
+
+
+@contextmanager
+def rehearsal() -> Iterator[None]:
+    """Run a block exactly as it will run when it is captured."""
+    token = _rehearsing.set(True)
+    try:
+        yield
+    finally:
+        _rehearsing.reset(token)
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Say whether what is launched now goes into a graph, or would."""
+    return device.type == "cuda" and (_rehearsing.get() or torch.cuda.is_current_stream_capturing())
+
+
+class Lanes:
+    """Branches of a graph that is being captured: what is launched in a lane runs beside the rest.
+
+    A lane begins where the lanes were made, and `join` ends all of them. Outside of a capture there are none,
+    and everything runs in line.
+
+    Args:
+        device: that is captured on.
+        open_: whether there may be lanes.
+    """
+
+    def __init__(self, device: torch.device, *, open_: bool = True) -> None:
+        self._streams: dict[Any, Any] = {}
+        self._start: Any = None
+        if open_ and device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            self._start = torch.cuda.current_stream().record_event()
+
+    @contextmanager
+    def of(self, key: Any) -> Iterator[None]:
+        """Launch in the lane with this key (None: in line)."""
+        if self._start is None or key is None:
+            yield
+            return
+        if key not in self._streams:
+            self._streams[key] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            self._streams[key].wait_event(self._start)
+        with torch.cuda.stream(self._streams[key]):
+            yield
+
+    def join(self) -> None:
+        """Go on only when all lanes are done."""
+        for stream in self._streams.values():
+            torch.cuda.current_stream().wait_stream(stream)
+        self._streams, self._start = {}, None
+
+
+def _captured(
+    function: Callable[[], Any],
+    pool: Any,
+    generator: torch.Generator | None = None,
+    warm_ups: int = _WARM_UPS,
+) -> tuple[Any, Any]:
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream), torch.no_grad(), tuned(torch.device("cuda")):
-        for _ in range(_WARM_UPS):
+        for _ in range(warm_ups):
             function()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
+    if generator is not None:
+        graph.register_generator_state(generator)
     # Other threads may use the device meanwhile (a stream that makes its corruptions there).
     with torch.no_grad(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         out = function()

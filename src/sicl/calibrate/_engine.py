@@ -51,6 +51,15 @@ class EngineOptions:
         require_positive(max_memory=self.max_memory, max_batch=self.max_batch or 1)
 
 
+@dataclass(frozen=True)
+class Mark:
+    """Where an engine has begun a batch: the features, what was taken over of the network, rows sent."""
+
+    base: Tensor
+    taken_over: frozenset[str]
+    rows_sent: int
+
+
 class Engine:
     """Votes of variants, batch by batch: `features = begin(images)`, then `collect(variants, labels)`.
 
@@ -103,12 +112,46 @@ class Engine:
     def view(self, images: Tensor) -> Variants:
         """Return another view of the last batch (a mirrored one, say) as one variant of it."""
         assert self._base is not None
+        return GivenVariants(self._seen(images).unsqueeze(0))
+
+    @torch.no_grad()
+    def logits(self, images: Tensor | None = None) -> Tensor:
+        """Return float32 logits of the last batch, or of another view of it, in the variants' precision."""
+        assert self._base is not None
+        features = self._base if images is None else self._seen(images)
+        if self._fast is not None:
+            return self._fast.logits(features)
+        return self.split.resume(features, norm=self.options.norm).float()
+
+    def _seen(self, images: Tensor) -> Tensor:
+        """The features of another view."""
         images = images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
         if self._fast is not None:
-            features = self._fast.cast(self._fast.features(images, view=True))
-        else:
-            features = self.split.features_of_view(images)
-        return GivenVariants(features.unsqueeze(0))
+            return self._fast.cast(self._fast.features(images, view=True))
+        return self.split.features_of_view(images)
+
+    def has_room(self, rows: int, *, share: float) -> bool:
+        """Say whether so many rows fit into a share of the memory that variants may take."""
+        if self._base is None or self._limit is not None:
+            return False
+        return rows <= rows_that_fit(self.split, self._base, share * self.options.max_memory)
+
+    def captures(self, device: torch.device) -> bool:
+        """Say whether all that a batch needs can go into a graph."""
+        return self._fast is not None and self._fast.captures(device)
+
+    def mark(self, sent: int) -> Mark:
+        """Return where a batch has been begun, and the rows sent since `sent` were."""
+        assert self._base is not None
+        assert self._fast is not None
+        return Mark(self._base, self._fast.mark(), self.rows_sent - sent)
+
+    def back_to(self, mark: Mark) -> None:
+        """Go on as if a batch had been begun, and rows been sent, as before; a graph did it."""
+        assert self._fast is not None
+        self._base = mark.base
+        self._fast.back_to(mark.taken_over)
+        self.rows_sent += mark.rows_sent
 
     def _choose(self, images: Tensor) -> None:
         self._fast, self.reason, self._chosen = None, "", True

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor
 
-from sicl.calibrate._capture import Captured, Replay, is_out_of_memory, new_pool, tuned
+from sicl.calibrate._capture import Captured, Replay, is_capturing, is_out_of_memory, new_pool, tuned
 from sicl.calibrate._prefix import Prefix
-from sicl.calibrate._variants import Variants, Votes, vote
+from sicl.calibrate._variants import Resume, Variants, Votes, vote
 from sicl.models.fused import TOLERANCE, FusedSuffix, relative_error
 from sicl.models.split import Split
 from sicl.models.twin import CannotTwin, Twin
+
+Step = Callable[[list[Tensor], Resume], list[Tensor]]
+"""Works on tensors, and resumes features by what it is given for it."""
 
 _WORTH_TRACING = 1 << 20
 """Values in a pass's features above which tracing (a fraction of a second, once a shape) pays."""
@@ -59,7 +62,7 @@ class FastPasses:
 
     def features(self, images: Tensor, *, view: bool = False) -> Tensor:
         """Run a batch (or another view of it) up to the cut."""
-        run = self._prefix if self._captures_graphs(images.device) else self._prefix.plain
+        run = self._prefix if self.captures(images.device) else self._prefix.plain
         return run(images, view=view)
 
     def begin(self, features: Tensor) -> Tensor:
@@ -83,7 +86,7 @@ class FastPasses:
 
     def _record(self, suffix: FusedSuffix, base: Tensor) -> None:
         """Take over the network and the clean batch's statistics."""
-        if not self._captures_graphs(base.device):
+        if not self.captures(base.device):
             suffix.prepare()
             suffix(base)
             return
@@ -98,8 +101,9 @@ class FastPasses:
 
         self._prepared.setdefault("record", Replay(both, suffix.live_tensors, self._pool))()
 
-    def _captures_graphs(self, device: torch.device) -> bool:
-        return device.type == "cuda" and self.way in ("auto", "graph", "compile")
+    def captures(self, device: torch.device) -> bool:
+        """Say whether passes are captured as graphs of their own (not while they go into a larger one)."""
+        return device.type == "cuda" and self.way in ("auto", "graph", "compile") and not is_capturing(device)
 
     def verify(self, features: Tensor, logits: Tensor) -> None:
         """Raise `CannotTwin` unless resuming the clean features gives the network's own logits, nearly."""
@@ -111,39 +115,50 @@ class FastPasses:
 
     def vote(self, variants: Variants, features: Tensor, labels: Tensor, temperature: Tensor) -> Votes:
         """Make the variants, resume them, and count; as one captured graph from the second time on."""
-        if not self._captures_graphs(features.device):
-            return vote(variants, features, labels, temperature, self._resume)
         tensors = [features, labels, temperature, *variants.tensors()]
-        key = (type(variants), *(tuple(t.shape) for t in tensors))
-        if key not in self._captures:
-            self._captures[key] = None
-            return vote(variants, features, labels, temperature, self._resume)
-        captured = self._captures[key]
-        shape = (len(variants) * len(features), *features.shape[1:])
-        suffix = self._suffixes.get((shape, len(variants), False))
-        if suffix is None:
-            return vote(variants, features, labels, temperature, self._resume)
-        self._prepare(suffix)
-        if captured is None:
-            captured = self._capture(variants, tensors, suffix)
-            self._captures[key] = captured
-        if captured is None:
-            return vote(variants, features, labels, temperature, self._resume)
-        self._used = "graph"
-        votes = captured(tensors)
-        return Votes(votes.hard.clone(), votes.soft.clone())
 
-    def _capture(self, variants: Variants, tensors: list[Tensor], suffix: FusedSuffix) -> Captured | None:
-        def step(tensors: list[Tensor]) -> Votes:
+        def step(tensors: list[Tensor], resume: Resume) -> list[Tensor]:
             features, labels, temperature, *described = tensors
-            made = variants.with_tensors(described)
-            return vote(made, features, labels, temperature, lambda x, _n: suffix(x))
+            votes = vote(variants.with_tensors(described), features, labels, temperature, resume)
+            return [votes.soft, votes.hard]
+
+        shape = (len(variants) * len(features), *features.shape[1:])
+        soft, hard = self._replayed(type(variants), tensors, step, shape, len(variants))
+        return Votes(hard, soft)
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Resume one batch; as a captured graph from the second time on."""
+        base = self.cast(features)
+        step: Step = lambda tensors, resume: [resume(tensors[0], 1)]  # noqa: E731
+        return self._replayed("logits", [base], step, tuple(base.shape), 1)[0]
+
+    def _replayed(
+        self, kind: Hashable, tensors: list[Tensor], step: Step, shape: tuple[int, ...], groups: int
+    ) -> list[Tensor]:
+        """Run `step`, which resumes features of `shape`; by a graph if it ran before with such tensors."""
+        key = (kind, *(tuple(t.shape) for t in tensors))
+        suffix = self._suffixes.get((shape, groups, False))
+        if not self.captures(tensors[0].device) or key not in self._captures or suffix is None:
+            self._captures.setdefault(key, None)
+            return step(tensors, self._resume)
+        self._prepare(suffix)
+        captured = self._captures[key] or self._capture(step, tensors, suffix)
+        self._captures[key] = captured
+        if captured is None:
+            return step(tensors, self._resume)
+        self._used = "graph"
+        return [tensor.clone() for tensor in captured(tensors)]
+
+    def _capture(self, step: Step, tensors: list[Tensor], suffix: FusedSuffix) -> Captured | None:
+        def resumed(tensors: list[Tensor]) -> list[Tensor]:
+            return step(tensors, lambda made, _groups: suffix(made))
 
         try:
-            captured = Captured(step, tensors, self._pool)
-            off = float((captured(tensors).soft - step(tensors).soft).abs().max())
+            captured = Captured(resumed, tensors, self._pool)
+            found, expected = captured(tensors)[0], resumed(tensors)[0]
+            off = float((found - expected).abs().max()) / max(1.0, float(expected.abs().max()))
             if not off < 1e-3:
-                raise RuntimeError(f"its votes are off by {off:.3g}")
+                raise RuntimeError(f"it is off by {off:.3g}")
             return captured
         except Exception as error:
             if is_out_of_memory(error):
@@ -151,6 +166,14 @@ class FastPasses:
             self.way = "fused"
             self.notes.append(f"no CUDA graph: {error}")
             return None
+
+    def mark(self) -> frozenset[str]:
+        """Return what was taken over of the live network for the last batch."""
+        return frozenset(self._fresh)
+
+    def back_to(self, mark: frozenset[str]) -> None:
+        """Go on as if the last batch had been begun here; a graph did it."""
+        self._fresh, self._used = set(mark), "graph"
 
     def _resume(self, made: Tensor, groups: int) -> Tensor:
         suffix = self._suffix(made, groups)
@@ -192,7 +215,7 @@ class FastPasses:
         if "suffixes" in self._fresh:
             return
         self._fresh.add("suffixes")
-        if self._captures_graphs(suffix.device):
+        if self.captures(suffix.device):
             replay = Replay(suffix.prepare, suffix.live_tensors, self._pool)
             self._prepared.setdefault("suffixes", replay)()
         else:

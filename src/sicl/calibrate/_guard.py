@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sicl.adapt import Moment
 from sicl.calibrate._attached import Attached
 from sicl.calibrate._base import predicted_probability
 from sicl.calibrate._memory import Recent
@@ -41,14 +41,23 @@ class Guard:
         self._attached.clear()
         self._batches, self._level = 0, 0.0
 
-    def relax(self, confidence: Tensor, moment: Moment, labels: Tensor, signals: dict[str, Tensor]) -> Tensor:
-        """Return the confidence, moved toward the attached network's as far as adaptation has collapsed."""
+    def relax(
+        self, confidence: Tensor, labels: Tensor, signals: dict[str, Tensor], ask: Callable[[], Tensor]
+    ) -> Tensor:
+        """Return the confidence, moved toward the attached network's as far as adaptation has collapsed.
+
+        Args:
+            confidence: of the batch.
+            labels: the predicted classes.
+            signals: to add to.
+            ask: gives the attached network's logits of the batch.
+        """
         due = self._batches % EVERY == 0 or self._level > 0
         self._batches += 1
         if not due or not self.attached.moved:
             signals["collapse"] = confidence.new_full((), self._level)
             return confidence
-        attached = self.attached.logits(moment.images)
+        attached = ask()
         n_classes = attached.shape[1]
         self._adapted.add(labels)
         self._attached.add(attached.argmax(dim=1))

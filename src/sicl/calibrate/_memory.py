@@ -21,8 +21,12 @@ class Recent:
 
     def add(self, rows: Tensor) -> None:
         """Append rows, dropping the oldest beyond the capacity."""
+        self._rows = self.followed_by(rows)
+
+    def followed_by(self, rows: Tensor) -> Tensor:
+        """Return what would be remembered if these rows were added."""
         kept = rows if self._rows is None else torch.cat([self._rows, rows])
-        self._rows = kept[-max(self.capacity, len(rows)) :].detach()
+        return kept[-max(self.capacity, len(rows)) :].detach()
 
     def values(self) -> Tensor:
         """Return the rows; at least one batch must have been added."""

@@ -55,6 +55,10 @@ class Pairs:
 
 def mixed_logits(moment: Moment, others: Tensor, mix: float = MIX) -> Tensor:
     """Return the float32 logits of the batch's images mixed with others, by the network as it predicts."""
-    mixed = torch.lerp(others, moment.images, mix)
     with as_it_predicts(moment.network):
-        return logits_of(moment.network(mixed)).float()
+        return logits_of(moment.network(mixture(moment.images, others, mix))).float()
+
+
+def mixture(images: Tensor, others: Tensor, mix: float = MIX) -> Tensor:
+    """Return images mixed with others, which have the smaller share."""
+    return torch.lerp(others, images, mix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from sicl.adapt import Moment
 from sicl.calibrate._base import predicted_probability
-from sicl.calibrate._mixup import Pairs, mixed_logits
+from sicl.calibrate._mixup import Pairs, mixture
 from sicl.calibrate._passes import is_due
 from sicl.calibrate._temperature import FEWEST
 
@@ -47,13 +48,20 @@ class Temper:
         self._loss, self._count = torch.zeros_like(self._grid), self._grid.new_zeros(())
         self.temperature = self._grid.new_tensor(2 * OVERCONFIDENT)
 
-    def observe(self, moment: Moment, labels: Tensor) -> None:
-        """Mix the batch's images, when it is time, and move the temperature."""
+    @torch.no_grad()
+    def observe(self, images: Tensor, labels: Tensor, predict: Callable[[Tensor], Tensor]) -> None:
+        """Mix the batch's images, when it is time, and move the temperature.
+
+        Args:
+            images: the batch.
+            labels: its predicted classes.
+            predict: gives the network's float32 logits of other images.
+        """
         self._batches += 1
         if not is_due(self._batches - 1, EVERY):
             return
-        others, other_labels = self._pairs.of(moment.images, labels)
-        logits = mixed_logits(moment, others)
+        others, other_labels = self._pairs.of(images, labels)
+        logits = predict(mixture(images, others))
         # Pairs of one predicted class say nothing; they go through so that the batch is like the stream's.
         different = (labels != other_labels).float()
         scaled = logits / self._grid.exp().view(-1, 1, 1)

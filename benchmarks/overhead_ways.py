@@ -1,0 +1,152 @@
+"""What `overhead.py` times: a network and batch size, and every way to get a confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+import sicl
+from sicl import perturb
+from sicl.adapt import Adapter, Moment
+from sicl.models.cifar import ARCHITECTURES
+from sicl.models.split import Split
+
+VARIANTS = 20
+FORTY: dict[str, Any] = {
+    "members": ("style",),
+    "relaxation": "printed",
+    "content_by": "adapted",
+    "temper": False,
+    "style": "gaussian",
+    "layer": "auto",
+    "content_layer": "auto",
+    "variants": VARIANTS,
+    "content_variants": VARIANTS,
+}
+SPECS: dict[str, dict[str, Any]] = {
+    "sicl default": {},
+    "sicl default adaptive": {"variants": "adaptive"},
+    "sicl 20+20 frozen": {**FORTY, "norm": "frozen"},
+    "sicl 20+20 batch": {**FORTY, "norm": "batch"},
+    "sicl adaptive frozen": {**FORTY, "norm": "frozen", "variants": "adaptive"},
+    "sicl adaptive batch": {**FORTY, "norm": "batch", "variants": "adaptive"},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "sicl 20+20 frozen, float32": {**FORTY, "norm": "frozen", "precision": "float32"},
+    "sicl 20+20 batch, twin": {**FORTY, "norm": "batch", "engine": "twin"},
+    "sicl 20+20 frozen, twin": {**FORTY, "norm": "frozen", "engine": "twin"},
+    "sicl 20+20 frozen, fused": {**FORTY, "norm": "frozen", "engine": "fused"},
+    "sicl 20+20 batch, plain": {**FORTY, "norm": "batch", "engine": "plain"},
+}
+COMPILED: dict[str, dict[str, Any]] = {
+    "sicl 20+20 frozen, compile": {**FORTY, "norm": "frozen", "engine": "compile"},
+    "sicl 20+20 batch, compile": {**FORTY, "norm": "batch", "engine": "compile"},
+}
+
+
+class Case:
+    """One network and batch size, with every way to be timed.
+
+    Args:
+        arch: a name of `sicl.models.cifar.ARCHITECTURES`.
+        width: its width.
+        batch: rows a batch.
+        device: to run on.
+    """
+
+    def __init__(self, arch: str, width: int, batch: int, device: torch.device) -> None:
+        torch.manual_seed(0)
+        self.arch, self.width, self.batch, self.device = arch, width, batch, device
+        self.model = ARCHITECTURES[arch](width=width).to(device).eval()
+        self.images = torch.rand(batch, 3, 32, 32, device=device)
+        self.adapter = sicl.Tent().attach(self.model)
+        self.spare = sicl.Tent().attach(self.model)
+        if batch > 1 or arch.startswith("vit"):
+            self.adapter(self.images)
+        logits = self._logits()
+        self.moment = Moment(self.adapter.network, self.images, logits)
+
+    @torch.no_grad()
+    def _logits(self) -> Tensor:
+        return self.adapter.forward(self.images).detach().float()
+
+    def ways(self, names: list[str]) -> dict[str, Callable[[], Any]]:
+        """Return what to time, by name; a way that cannot be built is a function that raises why."""
+        out: dict[str, Callable[[], Any]] = {
+            "forward": self._logits,
+            "tent step": lambda: self.spare(self.images),
+            "naive": Naive(self.adapter, self.images, self.moment.logits),
+            "mc dropout 20": self._calibration(sicl.McDropout(passes=20)),
+        }
+        specs = {**SPECS, **OTHERS, **COMPILED}
+        for name in names:
+            out[name] = self._calibration(sicl.SICL(**specs[name]))
+        return out
+
+    def _calibration(self, spec: Any) -> Callable[[], Any]:
+        return Calibrate(spec.calibration(self.adapter), self.moment)
+
+    def floor(self, peak: float) -> tuple[float, float]:
+        """Return (seconds at `peak`, operations of the 40 suffix passes)."""
+        split = Split(self.adapter.network)
+        features = split.features(self.images[:2])
+        with FlopCounterMode(display=False) as counter:
+            split.resume(features, norm="batch")
+        operations = counter.get_total_flops() / 2 * self.batch * 2 * VARIANTS
+        return operations / peak, operations
+
+
+class Calibrate:
+    """One calibration of the same moment."""
+
+    def __init__(self, calibration: Any, moment: Moment) -> None:
+        self.calibration, self.moment = calibration, moment
+
+    def __call__(self) -> Any:
+        return self.calibration.predict(self.moment)
+
+
+class Naive:
+    """What anybody would write first: a hook that perturbs the layer, and a whole pass for each variant."""
+
+    def __init__(self, adapter: Adapter, images: Tensor, logits: Tensor) -> None:
+        self.network, self.images, self.labels = adapter.network, images, logits.argmax(dim=1)
+        self.point = Split(adapter.network).point
+        self.change: Callable[[Tensor], Tensor] = _style
+
+    @torch.no_grad()
+    def __call__(self) -> Tensor:
+        module = self.network.get_submodule(self.point.name)
+        if self.point.side == "output":
+            handle = module.register_forward_hook(lambda _m, _a, out: self.change(out))
+        else:
+            handle = module.register_forward_pre_hook(lambda _m, args: (self.change(args[0]), *args[1:]))
+        try:
+            shares = []
+            for self.change in (_style, _content):
+                votes = [self.network(self.images).argmax(dim=1) == self.labels for _ in range(VARIANTS)]
+                shares.append(torch.stack(votes).float().mean(dim=0))
+        finally:
+            handle.remove()
+        return shares[0] * (1 - shares[1])
+
+
+def _style(features: Tensor) -> Tensor:
+    dims = (2, 3) if features.ndim == 4 else (1,)
+    mean = features.mean(dims, keepdim=True)
+    std = features.std(dims, keepdim=True) + perturb.EPSILON
+    delta = mean.std(dim=0, keepdim=True) if len(mean) > 1 else torch.zeros_like(mean)
+    new_std = std + delta * torch.randn_like(std)
+    return new_std * (features - mean) / std + mean + delta * torch.randn_like(mean)
+
+
+def _content(features: Tensor) -> Tensor:
+    dims = (2, 3) if features.ndim == 4 else (1,)
+    mean = features.mean(dims, keepdim=True)
+    std = features.std(dims, keepdim=True) + perturb.EPSILON
+    white = (features - mean) / std
+    return std * (white + torch.randn_like(white)) + mean
