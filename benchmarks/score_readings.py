@@ -61,10 +61,10 @@ def score(path: Path) -> dict[str, object]:
 
 def markdown(streams: list[dict[str, object]]) -> str:
     """Return a table of means over the streams of each data set; forced collapse is left out."""
-    healthy = [
-        s for s in streams if str(s["stream"]).split("-")[1] in HEALTHY and str(s["stream"]).endswith("-iid")
-    ]
-    sets = sorted({str(s["stream"]).split("-")[0] for s in healthy})
+    # DATASET[-MODEL]-METHOD-CORRUPTION-ORDER
+    parts = {id(s): str(s["stream"]).rsplit("-", 3) for s in streams}
+    healthy = [s for s in streams if parts[id(s)][1] in HEALTHY and parts[id(s)][3] == "iid"]
+    sets = sorted({parts[id(s)][0].split("-")[0] for s in healthy})
     lines = ["| reading | " + " | ".join(f"{name}: ECE | AUROC | bias" for name in sets) + " |"]
     lines.append("|" + " --- |" * (1 + 3 * len(sets)))
     groups = [[s["readings"] for s in healthy if str(s["stream"]).startswith(f"{name}-")] for name in sets]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -331,6 +331,23 @@ def test_a_batch_stops_when_it_has_settled(norm: str, settled: float, spent: lis
     assert taken == spent
     expected = runner.collect(pool.part(0, sum(spent)), labels).soft.mean(0)
     assert torch.allclose(shares, expected, atol=1e-5)
+
+
+def test_votes_of_several_kinds_are_read_when_all_are_under_way() -> None:
+    """What computes them may do so side by side: nothing is read before `then` has joined them."""
+    events: list[str] = []
+
+    class Watched(Votes):
+        def of(self, kind: Literal["hard", "soft"]) -> torch.Tensor:
+            events.append("read")
+            return super().of(kind)
+
+    def cast(n: int) -> Votes:
+        events.append("cast")
+        return Watched(torch.ones(n, 3), torch.ones(n, 3))
+
+    Settling({"style": cast, "content": cast}, "soft").start(lambda: events.append("joined"))
+    assert events == ["cast", "cast", "joined", "read", "read"]
 
 
 def test_the_standard_error_is_that_of_a_mean() -> None:

@@ -47,9 +47,10 @@ class Settling:
         self.begun: dict[str, Tensor] = {}
 
     def start(self, then: Callable[[], None] = lambda: None) -> Settling:
-        """Take the first round, without a look at its values; call `then` when all of it is under way."""
-        self.begun = {name: self._pairs(name, self._first) for name in self._kinds}
+        """Take the first round, without a look at its values; `then` is called before the votes are read."""
+        cast = {name: kind(self._first) for name, kind in self._kinds.items()}
         then()
+        self.begun = {name: self._pairs(votes) for name, votes in cast.items()}
         self._errors = _errors(self.begun.values())
         return self
 
@@ -62,13 +63,14 @@ class Settling:
             if not unsettled:
                 break
             for name in unsettled:
-                pairs[name] = torch.cat([pairs[name], self._pairs(name, n)])
+                pairs[name] = torch.cat([pairs[name], self._pairs(self._kinds[name](n))])
             errors = _errors(pairs.values())
         return {name: seen.mean(dim=0) for name, seen in pairs.items()}
 
-    def _pairs(self, name: str, n: int) -> Tensor:
+    def _pairs(self, votes: Votes) -> Tensor:
         # Opposite noise makes votes of a pair depend on each other: a pair counts as one observation.
-        return self._kinds[name](n).of(self._votes).view(2, n // 2, -1).mean(dim=0)
+        cast = votes.of(self._votes)
+        return cast.view(2, len(cast) // 2, -1).mean(dim=0)
 
 
 def _errors(pairs: Iterable[Tensor]) -> Tensor:
