@@ -74,12 +74,14 @@ def test_a_device_that_is_not_here_stops_the_run_before_any_cell(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is one sentence, and no cell is recorded as failed."""
+    """It is one sentence, a new folder is not made, and in an old one no cell is recorded as failed."""
     pretend_gpus(monkeypatch, gpus)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    with pytest.raises(OptionError, match=expected):
-        run_plan(load_plan(TINY), tmp_path, executor=executor, settings=Settings(device=device))
+    for folder in (tmp_path, tmp_path / "new"):
+        with pytest.raises(OptionError, match=expected):
+            run_plan(load_plan(TINY), folder, executor=executor, settings=Settings(device=device))
     assert not list(tmp_path.glob("*seed*.json"))
+    assert not (tmp_path / "new").exists()
 
 
 class _Current:

@@ -74,6 +74,21 @@ def test_a_whole_look_is_one_graph_with_the_plain_votes(method: sicl.Tent, budge
         panel.reset()
 
 
+def test_norms_that_change_their_mode_are_looked_at_anew() -> None:
+    """A graph of running statistics is not replayed once the network uses the batch's."""
+    specs = {n: sicl.SICL(precision="float32", engine=n, statistics="network") for n in ("auto", "plain")}
+    panel = sicl.Panel(specs, sicl.load_model("demo", device="cuda"))
+    images = torch.rand(6, 32, 3, 32, 32, generator=torch.Generator().manual_seed(0)).cuda()
+    for i, batch in enumerate(images):
+        if i == 3:
+            for module in panel.adapter.network.modules():
+                if isinstance(module, torch.nn.BatchNorm2d):
+                    module.train().track_running_stats = False
+        out = panel(batch)
+        torch.testing.assert_close(out["auto"].confidence, out["plain"].confidence, atol=2e-3, rtol=0)
+    assert panel.calibrations["auto"].looks.problem == ""
+
+
 def test_batches_of_changing_size_are_followed() -> None:
     """A last, smaller batch, and the first size again."""
     trusted = sicl.SICL(variants=4, content_variants=4).attach(sicl.load_model("demo", device="cuda"))

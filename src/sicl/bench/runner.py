@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sicl.bench.cell import Cell
+from sicl.bench.device import choose_device
 from sicl.bench.executors import Event, Executor, Finished, Settings, make_executor
 from sicl.bench.executors.base import Emit
+from sicl.bench.executors.inline import Inline
 from sicl.bench.executors.processes import Processes
 from sicl.bench.plan import Plan
 from sicl.bench.schema import Record
@@ -58,7 +60,11 @@ def run_plan(
         watch: told every event, after a finished cell has been written.
         on_start: told how many cells will run, and how many the plan has.
     """
-    store, chosen = Store(folder), settings or Settings()
+    chosen, running = settings or Settings(), executor or make_executor()
+    if not Path(folder).exists() and isinstance(running, Inline | Processes):
+        # A device that is not here is one sentence, and leaves no folder behind.
+        choose_device(chosen.device)
+    store = Store(folder)
     with store.locked():
         store.clean()
         store.write_plan(plan)
@@ -74,7 +80,7 @@ def run_plan(
                 watch(event)
 
         if missing:
-            _run(executor or make_executor(), missing, chosen, emit, store.folder / CACHE)
+            _run(running, missing, chosen, emit, store.folder / CACHE)
     return Result(tuple(done[cell.id] for cell in plan.cells), len(missing))
 
 

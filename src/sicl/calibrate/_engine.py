@@ -98,7 +98,7 @@ class Engine:
         """Run the clean batch up to the cut, take over the network as it stands, return the features."""
         if images.ndim == 4:
             images = images.contiguous(memory_format=torch.channels_last)
-        if not self._chosen or (self._fast is not None and not self._fast.fits(images)):
+        if not self._chosen or (self._fast is not None and not self.fits(images)):
             self._choose(images)
         if self._fast is not None:
             features = self._fast.features(images)
@@ -129,6 +129,10 @@ class Engine:
         if self._fast is not None:
             return self._fast.cast(self._fast.features(images, view=True))
         return self.split.features_of_view(images)
+
+    def fits(self, images: Tensor) -> bool:
+        """Say whether what was prepared for the network fits it as it stands, for images like these."""
+        return self._fast is not None and self._fast.fits(images)
 
     def has_room(self, rows: int, *, share: float) -> bool:
         """Say whether so many rows fit into a share of the memory that variants may take."""

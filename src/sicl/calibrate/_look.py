@@ -73,8 +73,9 @@ class Looks:
         self._used: tuple[Engine, ...] = ()
         self._addresses: list[int] = []
         self._moves = 0
-        supported = hasattr(torch.cuda.CUDAGraph, "register_generator_state")
-        self.problem = "" if supported else "no CUDA graph of a whole look: this torch cannot draw in a graph"
+        self.problem = ""
+        if generator.device.type == "cuda" and not hasattr(torch.cuda.CUDAGraph, "register_generator_state"):
+            self.problem = "no CUDA graph of a whole look: this torch cannot draw in a graph"
 
     def __call__(self, images: Tensor, logits: Tensor, temperature: Tensor) -> Look:
         """Return a look at the batch."""
@@ -82,7 +83,8 @@ class Looks:
         key = (tuple(images.shape), tuple(logits.shape), logits.dtype)
         if self.problem or images.device.type != "cuda" or not self._known(key):
             return self._plain(inputs)
-        if not all(engine.captures(images.device) for engine in self._used):
+        if not all(engine.captures(images.device) and engine.fits(images) for engine in self._used):
+            self._graphs.clear()
             return self._plain(inputs)
         graph = self._graphs[key]
         if graph is None:

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from typing import Any
 
 import torch
 from torch import Tensor
 
-triton: Any = None
-tl: Any = None
-try:
-    triton = importlib.import_module("triton")
-    tl = importlib.import_module("triton.language")
-except ImportError:
-    pass
+from sicl.models.triton_or_none import tl, triton
 
 _BLOCK = 2048
 
