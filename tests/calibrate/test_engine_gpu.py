@@ -74,6 +74,45 @@ def test_a_whole_look_is_one_graph_with_the_plain_votes(method: sicl.Tent, budge
         panel.reset()
 
 
+@pytest.mark.parametrize("members", [("style", "mirror"), ("style", "content", "mirror")])
+@pytest.mark.parametrize("variants", [6, "adaptive"])
+def test_sizes_that_come_and_go_are_followed(members: tuple[str, ...], variants: int | str) -> None:
+    """Batches and images of several sizes in turn: votes as without graphs, whatever was captured for others."""
+    specs = {
+        n: sicl.SICL(precision="float32", engine=n, members=members, variants=variants, content_variants=6)
+        for n in ("auto", "plain")
+    }
+    panel = sicl.Panel(specs, sicl.Tent(lr=1e-4).attach(sicl.load_model("demo", device="cuda")))
+    generator = torch.Generator().manual_seed(0)
+    for n, size in [(48, 32)] * 3 + [
+        (20, 32),
+        (8, 40),
+        (8, 32),
+        (48, 32),
+        (48, 40),
+        (48, 40),
+        (20, 32),
+        (48, 32),
+    ]:
+        out = panel(torch.rand(n, 3, size, size, generator=generator).cuda())
+        torch.testing.assert_close(out["auto"].confidence, out["plain"].confidence, atol=2e-3, rtol=0)
+
+
+def test_draws_that_look_at_values_stay_outside() -> None:
+    """MixStyle draws until it has enough: no graph of a whole look, no harm to those of others."""
+    stream = torch.cuda.current_stream()
+    panel = sicl.Panel(
+        {"mixed": sicl.SICL(style="mixstyle"), "default": sicl.SICL()},
+        sicl.Tent().attach(sicl.load_model("demo", device="cuda")),
+    )
+    for _ in range(4):
+        panel(torch.rand(32, 3, 32, 32, device="cuda"))
+    assert panel.calibrations["mixed"].looks.captured == 0
+    assert panel.calibrations["default"].looks.captured == 1
+    torch.cuda.empty_cache()
+    assert torch.cuda.current_stream() == stream
+
+
 def test_norms_that_change_their_mode_are_looked_at_anew() -> None:
     """A graph of running statistics is not replayed once the network uses the batch's."""
     specs = {n: sicl.SICL(precision="float32", engine=n, statistics="network") for n in ("auto", "plain")}

@@ -105,7 +105,7 @@ _rehearsing: ContextVar[bool] = ContextVar("rehearsing", default=False)
 
 @contextmanager
 def rehearsal() -> Iterator[None]:
-    """Run a block exactly as it will run when it is captured."""
+    """Run a block by the code that will run when it is captured (but for lanes, which need a capture)."""
     token = _rehearsing.set(True)
     try:
         yield
@@ -170,7 +170,9 @@ def _captured(
     if generator is not None:
         graph.register_generator_state(generator)
     # Other threads may use the device meanwhile (a stream that makes its corruptions there).
-    with torch.no_grad(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+    capture = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
+    # The outer context: a capture that fails would leave its stream the current one.
+    with torch.no_grad(), torch.cuda.stream(torch.cuda.current_stream()), capture:
         out = function()
     return graph, out
 

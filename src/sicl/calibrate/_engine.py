@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from sicl.calibrate._base import predicted_probability
 from sicl.calibrate._capture import is_out_of_memory
 from sicl.calibrate._fast import FastPasses
+from sicl.calibrate._mark import Mark
 from sicl.calibrate._variants import GivenVariants, Resume, Variants, Votes, joined, vote
 from sicl.errors import InputError, require_choice, require_positive
 from sicl.models.split import Split
@@ -51,20 +54,12 @@ class EngineOptions:
         require_positive(max_memory=self.max_memory, max_batch=self.max_batch or 1)
 
 
-@dataclass(frozen=True)
-class Mark:
-    """Where an engine has begun a batch: the features, what was taken over of the network, rows sent."""
-
-    base: Tensor
-    taken_over: frozenset[str]
-    rows_sent: int
-
-
 class Engine:
     """Votes of variants, batch by batch: `features = begin(images)`, then `collect(variants, labels)`.
 
     `name` says which way runs, `reason` why not a faster one, `rows_sent` how many variants of samples it
-    has computed so far. `temperature`, if set, divides the variants' logits before soft votes are taken.
+    has computed so far. `temperature`, if set, divides the variants' logits before soft votes are taken. `spare`
+    is called when memory runs out: what others can give back.
 
     Args:
         split: the live network, cut.
@@ -80,6 +75,7 @@ class Engine:
         self._base: Tensor | None = None
         self._limit: int | None = options.max_batch
         self.temperature: Tensor | None = None
+        self.spare: Callable[[], None] = lambda: None
 
     @property
     def name(self) -> str:
@@ -109,15 +105,30 @@ class Engine:
         self._base = features
         return features
 
+    @property
+    def resumes(self) -> bool:
+        """Whether the network goes on from the cut; if something bypasses it, whole passes are needed."""
+        return self.split.plan != "whole"
+
     def view(self, images: Tensor) -> Variants:
         """Return another view of the last batch (a mirrored one, say) as one variant of it."""
         assert self._base is not None
         return GivenVariants(self._seen(images).unsqueeze(0))
 
+    def collect_view(self, images: Tensor, labels: Tensor) -> Votes:
+        """Return the votes of another view of the last batch alone."""
+        if self.resumes:
+            return self.collect(self.view(images), labels)
+        logits = self.logits(images) / (1.0 if self.temperature is None else self.temperature)
+        hard = (logits.argmax(dim=1) == labels).float()
+        return Votes(hard.unsqueeze(0), predicted_probability(logits, labels).unsqueeze(0))
+
     @torch.no_grad()
     def logits(self, images: Tensor | None = None) -> Tensor:
         """Return float32 logits of the last batch, or of another view of it, in the variants' precision."""
         assert self._base is not None
+        if images is not None and not self.resumes:
+            return self.split.pass_of(images, norm=self.options.norm).float()
         features = self._base if images is None else self._seen(images)
         if self._fast is not None:
             return self._fast.logits(features)
@@ -148,13 +159,18 @@ class Engine:
         """Return where a batch has been begun, and the rows sent since `sent` were."""
         assert self._base is not None
         assert self._fast is not None
-        return Mark(self._base, self._fast.mark(), self.rows_sent - sent)
+        rows = self.rows_sent - sent
+        fast = self._fast
+        return Mark(fast, fast.traced, self._base, self.temperature, fast.taken_over(), rows)
+
+    def is_at(self, mark: Mark) -> bool:
+        """Say whether what the mark was made with is still what computes."""
+        return self._fast is mark.fast and self._fast.traced is mark.traced
 
     def back_to(self, mark: Mark) -> None:
         """Go on as if a batch had been begun, and rows been sent, as before; a graph did it."""
-        assert self._fast is not None
-        self._base = mark.base
-        self._fast.back_to(mark.taken_over)
+        self._base, self.temperature = mark.base, mark.temperature
+        mark.fast.back_to(mark.taken_over)
         self.rows_sent += mark.rows_sent
 
     def _choose(self, images: Tensor) -> None:
@@ -245,6 +261,7 @@ class Engine:
         if not is_out_of_memory(error) or min(rows, self._rows_at_once()) <= smallest:
             raise error
         self._limit = max(smallest, min(rows, self._rows_at_once()) // 2)
+        self.spare()
         if self._fast is not None:
             self._fast.forget()
         if self._base.device.type == "cuda":

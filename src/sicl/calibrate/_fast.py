@@ -50,6 +50,7 @@ class FastPasses:
         self._clean: Tensor | None = None
         self._pool = new_pool(images.device)
         self._used = "twin"
+        self.traced = object()
 
     @property
     def name(self) -> str:
@@ -130,7 +131,13 @@ class FastPasses:
         """Resume one batch; as a captured graph from the second time on."""
         base = self.cast(features)
         step: Step = lambda tensors, resume: [resume(tensors[0], 1)]  # noqa: E731
-        return self._replayed("logits", [base], step, tuple(base.shape), 1)[0]
+        try:
+            return self._replayed("logits", [base], step, tuple(base.shape), 1)[0]
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            self.forget()
+            return self._resume(base, 1)
 
     def _replayed(
         self, kind: Hashable, tensors: list[Tensor], step: Step, shape: tuple[int, ...], groups: int
@@ -167,13 +174,13 @@ class FastPasses:
             self.notes.append(f"no CUDA graph: {error}")
             return None
 
-    def mark(self) -> frozenset[str]:
+    def taken_over(self) -> frozenset[str]:
         """Return what was taken over of the live network for the last batch."""
         return frozenset(self._fresh)
 
-    def back_to(self, mark: frozenset[str]) -> None:
+    def back_to(self, taken_over: frozenset[str]) -> None:
         """Go on as if the last batch had been begun here; a graph did it."""
-        self._fresh, self._used = set(mark), "graph"
+        self._fresh, self._used = set(taken_over), "graph"
 
     def _resume(self, made: Tensor, groups: int) -> Tensor:
         suffix = self._suffix(made, groups)
@@ -227,7 +234,8 @@ class FastPasses:
             self.twin.refresh()
 
     def forget(self) -> None:
-        """Give back the memory of what was traced and captured."""
+        """Give back the memory of what was traced and captured; `traced` is another object then."""
+        self.traced = object()
         self._prefix.forget()
         self._captures.clear()
         self._prepared.clear()

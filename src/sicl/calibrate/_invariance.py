@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,6 +62,8 @@ class SiclCalibration(Calibration):
         self.temper = Temper(self.generator.device, spec.seed)
         self.mixed = Mixed(spec.seed)
         self.looks = Looks(self.look, (self.attached.live, self.attached.network), self.generator)
+        for engine in self.own.all():
+            engine.spare = self.looks.forget
         self.reset()
 
     @property
@@ -83,12 +86,18 @@ class SiclCalibration(Calibration):
 
     def confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean vote of the members, relaxed as the spec says, and the signals behind it."""
+        device = moment.images.device
+        # Streams, graphs and kernels belong to the current device.
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            return self._confidence(moment)
+
+    def _confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         labels = moment.logits.argmax(dim=1)
         self.attached.follow()
         if self.spec.temper:
             self.temper.observe(moment.images, labels, self._predicts(moment))
         # What depends on values, or on batches before, cannot be replayed.
-        steady = len(labels) >= SMALL_BATCH and not self._may_renew
+        steady = len(labels) >= SMALL_BATCH and not self._may_renew and self.spec.style != "mixstyle"
         seen = (self.looks if steady else self.look)(moment.images, moment.logits, self.temper.votes_at())
         self.used, signals = seen.engines, seen.finished()
         if seen.style is not None:
@@ -142,9 +151,7 @@ class SiclCalibration(Calibration):
             images, labels, engines, features, lanes, "mirror_invariance" in signals
         )
         settling = None
-        if self.spec.variants == "adaptive":
-            settling = Settling(casts, self.spec.votes).start(lanes.join)
-        else:
+        if self.spec.variants != "adaptive":
             counts = {
                 "style_invariance": self.spec.variants,
                 "content_invariance": self.spec.content_variants,
@@ -152,9 +159,12 @@ class SiclCalibration(Calibration):
             cast = {name: casts[name](counts[name]) for name in casts}
             lanes.join()
             signals |= {name: votes.share(self.spec.votes) for name, votes in cast.items()}
-        if along is not None:
-            votes = along.votes or along.engine.collect(along.view, labels)
-            signals["mirror_invariance"] = votes.share(self.spec.votes)
+        elif casts:
+            settling = Settling(casts, self.spec.votes).start(lanes.join)
+        if "mirror" in self.spec.members and "mirror_invariance" not in signals:
+            taken = along.votes if along is not None else None
+            mirror = taken or engines.mirror.collect_view(images.flip(-1), labels)
+            signals["mirror_invariance"] = mirror.share(self.spec.votes)
         used = tuple({id(e): e for e in (getattr(engines, m) for m in self._asked)}.values())
         return Look(engines, used, signals, style, settling)
 
@@ -178,7 +188,7 @@ class SiclCalibration(Calibration):
         # the running statistics no longer fit the stream.
         renewed = self.renewed = self.renewed or Engines.of(self.spec, self.attached, fresh=True)
         self._features(renewed, images, ("mirror",), temperature, lanes)
-        mirror = renewed.mirror.collect(renewed.mirror.view(images.flip(-1)), labels)
+        mirror = renewed.mirror.collect_view(images.flip(-1), labels)
         signals["mirror_invariance"] = mirror.share(self.spec.votes)
         signals["fit"] = mirror.hard.mean()
         engines = renewed if float(signals["fit"]) < FIT else self.own
@@ -226,7 +236,7 @@ class SiclCalibration(Calibration):
         """What draws and counts the variants behind a signal, by its name; the mirror image goes along."""
         casts: dict[str, Cast] = {}
         style, along = None, None
-        if "mirror" in self.spec.members and not mirrored:
+        if "mirror" in self.spec.members and not mirrored and engines.mirror.resumes:
             with lanes.of(engines.lane(engines.mirror)):
                 along = Along(engines.mirror, engines.mirror.view(images.flip(-1)))
 

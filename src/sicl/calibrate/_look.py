@@ -13,7 +13,7 @@ from sicl.calibrate._capture import Captured, rehearsal
 from sicl.calibrate._engine import Engine
 from sicl.calibrate._members import Engines
 
-_MOST_SHAPES = 8
+_MOST_SHAPES = 4
 _MOST_MOVES = 4
 _OFF = 0.02
 """By how much the mean vote of a graph may differ from the votes it was captured from: rounding only."""
@@ -41,12 +41,14 @@ class Look:
         """Return all signals, after as many more rounds as the batch needs."""
         return self.signals if self.settling is None else {**self.signals, **self.settling.finish()}
 
+    def values(self) -> dict[str, Tensor]:
+        """Return the signals and the votes so far."""
+        return self.signals if self.settling is None else {**self.signals, **self.settling.begun}
+
     def differs_by(self, other: Look) -> float:
-        """Return the largest mean difference of a signal or of votes."""
-        pairs = [(value, other.signals[name]) for name, value in self.signals.items()]
-        if self.settling is not None and other.settling is not None:
-            pairs += [(votes, other.settling.begun[name]) for name, votes in self.settling.begun.items()]
-        return max(float((a - b).abs().mean()) for a, b in pairs)
+        """Return the largest mean difference of a signal or of votes (NaN if one is)."""
+        found, expected = self.values(), other.values()
+        return float(torch.stack([(found[name] - expected[name]).abs().mean() for name in expected]).max())
 
 
 Looking = Callable[[Tensor, Tensor, Tensor], Look]
@@ -81,15 +83,18 @@ class Looks:
         """Return a look at the batch."""
         inputs = [images, logits, temperature]
         key = (tuple(images.shape), tuple(logits.shape), logits.dtype)
-        if self.problem or images.device.type != "cuda" or not self._known(key):
+        if self.problem or not all(engine.captures(images.device) for engine in self._used):
             return self._plain(inputs)
-        if not all(engine.captures(images.device) and engine.fits(images) for engine in self._used):
-            self._graphs.clear()
+        if not self._known(key) or not all(engine.fits(images) for engine in self._used):
             return self._plain(inputs)
         graph = self._graphs[key]
-        if graph is None:
+        if graph is None or not graph.is_valid():
             graph = self._graphs[key] = self._capture(inputs)
         return self._plain(inputs) if graph is None else graph(inputs)
+
+    def forget(self) -> None:
+        """Give back the graphs' memory."""
+        self._graphs.clear()
 
     @property
     def captured(self) -> int:
@@ -107,6 +112,8 @@ class Looks:
         try:
             with rehearsal():
                 expected = self._plain(inputs)
+            if not all(bool(value.isfinite().all()) for value in expected.values().values()):
+                return None
             self._generator.set_state(start)
             graph = _LookGraph(self._look, inputs, self._generator, self._used)
             off = graph(inputs).differs_by(expected)
@@ -116,8 +123,9 @@ class Looks:
         except Exception as error:
             self.problem = f"no CUDA graph of a whole look: {error}"
             self._graphs.clear()
-            # A capture that failed leaves the generator's state unusable: give it another.
-            self._generator.graphsafe_set_state(torch.Generator(self._generator.device))
+            if self._generator.device.type == "cuda":
+                # A capture that failed leaves the generator's state unusable: give it another.
+                self._generator.graphsafe_set_state(torch.Generator(self._generator.device))
             return None
         finally:
             self._generator.set_state(start)
@@ -154,6 +162,10 @@ class _LookGraph:
         self._marks = [(engine, engine.mark(rows)) for engine, rows in zip(used, before)]
         for engine, rows in zip(used, before):
             engine.rows_sent = rows
+
+    def is_valid(self) -> bool:
+        """Say whether the engines are still those it was captured from."""
+        return all(engine.is_at(mark) for engine, mark in self._marks)
 
     def __call__(self, inputs: list[Tensor]) -> Look:
         seen, signals = self._captured(inputs)

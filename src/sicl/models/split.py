@@ -25,7 +25,7 @@ from sicl.models.norms import (
     uses_batch_statistics,
 )
 from sicl.models.sizes import layer_sizes
-from sicl.models.stubs import Stubs, poison, tensors_of, with_first_tensor
+from sicl.models.stubs import Stubs, changed_input, poison, tensors_of, with_first_tensor
 
 Plan = Literal["thin", "wide", "whole"]
 """How to resume: stubs of one row stand in for the prefix ("thin"); stubs of the full batch, for networks
@@ -139,6 +139,12 @@ class Split:
             with self._norms(norm, groups):
                 return self._resumed_pass(features, self.plan, groups, rows)
 
+    @torch.no_grad()
+    def pass_of(self, images: Tensor, *, norm: VariantNorm = "frozen") -> Tensor:
+        """Return the logits of a whole pass of other images, normalised as variants of the last batch are."""
+        with self._mode(), self._norms(norm, 1):
+            return logits_of(self.network(images))
+
     def batch_dependent(self) -> list[Any]:
         """Return the batch norms that use the batch's own statistics as the network stands (`fresh`: all)."""
         return [m for m in batch_norms(self.network) if self.fresh or uses_batch_statistics(m)]
@@ -179,7 +185,7 @@ class Split:
             handle = self._module.register_forward_hook(lambda _m, _a, output: change(output))
         else:
             handle = self._module.register_forward_pre_hook(
-                lambda _m, args, kwargs: _changed_input(args, kwargs, change), with_kwargs=True
+                lambda _m, args, kwargs: changed_input(args, kwargs, change), with_kwargs=True
             )
         try:
             yield
@@ -288,13 +294,3 @@ def _stop_with(value: Any) -> Any:
 
 def _kind(images: Tensor) -> tuple[Any, ...]:
     return (*images.shape[1:], images.dtype, images.device)
-
-
-def _changed_input(
-    args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Any], Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Change a module's first argument, also where it was passed by name."""
-    if args:
-        return (change(args[0]), *args[1:]), kwargs
-    name = next(iter(kwargs))
-    return args, {**kwargs, name: change(kwargs[name])}

@@ -183,3 +183,13 @@ def _expanded(output: Any, rows: int) -> Any:
         return tensor.repeat(rows, *[1] * (tensor.ndim - 1))
 
     return with_tensors(output, change)
+
+
+def changed_input(
+    args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Any], Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Change a module's first argument, also where it was passed by name."""
+    if args:
+        return (change(args[0]), *args[1:]), kwargs
+    name = next(iter(kwargs))
+    return args, {**kwargs, name: change(kwargs[name])}
