@@ -181,3 +181,50 @@ def test_images_that_are_not_numbers_do_not_end_the_graphs(monkeypatch: pytest.M
     for value in (0.1, float("nan"), 0.3, 0.4):
         _ask(looks, value)
     assert (looks.captured, looks.problem) == (1, "")
+
+
+class _Again:
+    """A graph that looks again, with the noise that a replay would draw."""
+
+    made = 0
+
+    def __init__(
+        self, function: Callable[..., Any], example: list[Tensor], _pool: Any, **options: Any
+    ) -> None:
+        _Again.made += 1
+        self.function = function
+        state = options["generator"].get_state()
+        seen, _ = function([tensor.clone() for tensor in example])
+        options["generator"].set_state(state)
+        self.bases = [(engine, engine._base) for engine in seen.used]
+
+    def __call__(self, inputs: list[Tensor]) -> Any:
+        out = self.function(inputs)
+        for engine, base in self.bases:
+            # A graph leaves its features where they were when it was captured.
+            base.copy_(engine._base)
+        return out
+
+
+@pytest.mark.parametrize("variants", [4, "adaptive"])
+@pytest.mark.parametrize("members", [("style", "mirror"), ("style", "content", "mirror")])
+def test_engines_go_on_from_a_replayed_look(
+    variants: Any, members: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Confidence is that without graphs, also with other sizes in between, which replace what computes."""
+    spec = sicl.SICL(members=members, variants=variants, content_variants=4, precision="float32")
+    sizes = [(32, 32)] * 3 + [(20, 32), (8, 32), (32, 32), (20, 40), (32, 32), (32, 32)]
+    pixels = torch.Generator().manual_seed(0)
+    batches = [torch.rand(n, 3, side, side, generator=pixels) for n, side in sizes]
+
+    def run() -> Tensor:
+        trusted = spec.attach(sicl.Tent().attach(sicl.load_model("demo")))
+        return torch.cat([trusted(batch).confidence for batch in batches])
+
+    expected = run()
+    monkeypatch.setattr(_look, "Captured", _Again)
+    monkeypatch.setattr(_Again, "made", 0)
+    monkeypatch.setattr(Engine, "captures", lambda self, _device: self._fast is not None)
+    found = run()
+    assert _Again.made >= 2
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
