@@ -11,22 +11,18 @@ predictions (`fit`), and of those that the batch's statistics give (`self`).
 from __future__ import annotations
 
 import argparse
-import time
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 import torch
+from recording import add_options, missing
 
 import sicl
 import sicl.calibrate._invariance as invariance
-from sicl.adapt import METHODS, Moment
+from sicl.adapt import Moment
 from sicl.calibrate._invariance import SiclCalibration
-from sicl.corruptions import VALIDATION_CORRUPTIONS
-from sicl.data import load_dataset, source_data
 from sicl.metrics import expected_calibration_error
-from sicl.streams import Benign, Dynamic
 
 LIMITS = (0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75)
 RATIOS = (0.75, 0.8, 0.85, 0.9, 0.95)
@@ -59,28 +55,6 @@ class Both(SiclCalibration):
         return True
 
 
-def record(options: argparse.Namespace, dataset: str, file: str, method: str, job: str, out: Path) -> None:
-    """Adapt over one stream, and write both votes."""
-    started = time.perf_counter()
-    cls = METHODS[method]
-    spec = cls.for_dataset(dataset) if hasattr(cls, "for_dataset") else cls()
-    model = sicl.load_model(file, device=options.device)
-    source = source_data(load_dataset(dataset, options.data, "val"), n=2000, device=options.device)
-    adapter = replace(spec, predict="after").attach(model, source=source)
-    calibration, rows, target = Both(sicl.SICL(), adapter), [], []
-    if job == "dynamic":
-        stream = Dynamic(corruptions=VALIDATION_CORRUPTIONS, severity=5, per_corruption=options.n // 4)
-    else:
-        stream = Benign(corruption=job, severity=5, n=options.n)
-    for batch in stream.open(load_dataset(dataset, options.data), device=options.device):
-        adapter.step(batch.images, lambda moment: rows.append(calibration.both(moment)))
-        target.append(batch.labels.cpu())
-    arrays = {name: torch.cat([row[name] for row in rows]).cpu().numpy() for name in rows[0]}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(out, target=torch.cat(target).numpy(), **arrays)
-    print(f"{out.name}: {time.perf_counter() - started:.0f} s", flush=True)
-
-
 def show(folder: Path) -> str:
     """Return a table: ECE by the rule that decides between the statistics, and the share of batches renewed."""
     streams = {path.stem: dict(np.load(path)) for path in sorted(folder.glob("*.npz"))}
@@ -107,31 +81,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    recording = commands.add_parser("record")
-    recording.add_argument("--data")
-    recording.add_argument("--model", action="append", required=True, metavar="DATASET=FILE")
-    recording.add_argument("--methods", default="rotta,sotta")
-    recording.add_argument("--streams", default=",".join((*VALIDATION_CORRUPTIONS, "dynamic")))
-    recording.add_argument("--n", type=int, default=4096)
-    recording.add_argument("--device", default="cpu")
-    recording.add_argument("--out", type=Path, default=Path("fit"))
+    add_options(commands.add_parser("record"), methods="rotta,sotta", n=4096, out="fit")
     showing = commands.add_parser("show")
     showing.add_argument("folder", type=Path)
     options = parser.parse_args()
     if options.command == "show":
         print(show(options.folder))
         return
-    models = [m.partition("=")[::2] for m in options.model]
-    jobs = [
-        (*m, method, s)
-        for m in models
-        for method in options.methods.split(",")
-        for s in options.streams.split(",")
-    ]
-    for dataset, file, method, stream in jobs:
-        out = options.out / f"{dataset}-{method}-{stream}.npz"
-        if not out.exists():
-            record(options, dataset, file, method, stream, out)
+    for job in missing(options):
+        _, adapter = job.attach()
+        job.record(adapter, Both(sicl.SICL(), adapter).both)
 
 
 if __name__ == "__main__":

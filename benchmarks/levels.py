@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,19 +19,16 @@ from statistics import fmean
 
 import numpy as np
 import torch
+from recording import Job, Signals, add_options, missing
 from torch import Tensor
 
 import sicl
-from sicl.adapt import METHODS, Moment
+from sicl.adapt import Moment
 from sicl.calibrate._base import predicted_probability
 from sicl.calibrate._invariance import SiclCalibration
-from sicl.corruptions import VALIDATION_CORRUPTIONS
-from sicl.data import load_dataset, source_data
 from sicl.metrics import auroc, expected_calibration_error
-from sicl.streams import Benign, Dynamic
 
 POWERS = (0.0, 0.15, 0.3)
-Signals = dict[str, Tensor]
 
 
 class Recorder(SiclCalibration):
@@ -60,36 +56,20 @@ class Recorder(SiclCalibration):
         return self._decided
 
 
-def record(options: argparse.Namespace, dataset: str, file: str, method: str, job: str, out: Path) -> None:
+def record(job: Job) -> None:
     """Adapt over one stream, and write what every candidate needs."""
-    started = time.perf_counter()
-    spec = replace(METHODS[method].for_dataset(dataset), predict="after")
-    model = sicl.load_model(file, device=options.device)
-    source = source_data(load_dataset(dataset, options.data, "val"), n=2000, device=options.device)
-    adapter, plain = spec.attach(model, source=source), sicl.BatchNorm().attach(model)
+    model, adapter = job.attach()
+    plain = sicl.BatchNorm().attach(model)
     asked = sicl.SICL(content_by="adapted")
     adapted, attached = Recorder(asked, adapter), Recorder(asked, plain)
-    if job == "dynamic":
-        stream = Dynamic(corruptions=VALIDATION_CORRUPTIONS, severity=5, per_corruption=options.n // 4)
-    else:
-        stream = Benign(corruption=job, severity=5, n=options.n)
-    rows: list[Signals] = []
 
-    def look(moment: Moment) -> None:
+    def look(moment: Moment) -> Signals:
         labels = moment.logits.argmax(dim=1)
         row = {"label": labels, "softmax": predicted_probability(moment.logits, labels)}
         row |= adapted.record(moment, POWERS)
-        row |= attached.record(replace(moment, network=plain.network), (0.0,), "attached ")
-        rows.append(row)
+        return row | attached.record(replace(moment, network=plain.network), (0.0,), "attached ")
 
-    target = []
-    for batch in stream.open(load_dataset(dataset, options.data), device=options.device):
-        adapter.step(batch.images, look)
-        target.append(batch.labels.cpu())
-    arrays = {name: torch.cat([row[name] for row in rows]).cpu().numpy() for name in rows[0]}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(out, target=torch.cat(target).numpy(), **arrays)
-    print(f"{out.name}: {time.perf_counter() - started:.0f} s", flush=True)
+    job.record(adapter, look)
 
 
 def candidates() -> dict[str, Callable[[Signals], Tensor]]:
@@ -159,15 +139,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    recording = commands.add_parser("record")
-    recording.add_argument("--data")
-    recording.add_argument("--model", action="append", required=True, metavar="DATASET=FILE")
-    recording.add_argument("--methods", default="tent,eata,sar,rotta,sotta")
-    recording.add_argument("--streams", default=",".join((*VALIDATION_CORRUPTIONS, "dynamic")))
-    recording.add_argument("--n", type=int, default=5120)
-    recording.add_argument("--device", default="cpu")
-    recording.add_argument("--part", default="0/1", help="this process's share of the streams, K/N")
-    recording.add_argument("--out", type=Path, default=Path("levels"))
+    add_options(commands.add_parser("record"), methods="tent,eata,sar,rotta,sotta", n=5120, out="levels")
     scoring = commands.add_parser("score")
     scoring.add_argument("folder", type=Path)
     scoring.add_argument("--json", type=Path, required=True)
@@ -175,14 +147,8 @@ def main() -> None:
     showing.add_argument("file", type=Path)
     options = parser.parse_args()
     if options.command == "record":
-        models = [m.partition("=")[::2] for m in options.model]
-        streams = options.streams.split(",")
-        jobs = [(*m, method, s) for s in streams for method in options.methods.split(",") for m in models]
-        part, parts = map(int, options.part.split("/"))
-        for dataset, file, method, stream in jobs[part::parts]:
-            out = options.out / f"{dataset}-{method}-{stream}.npz"
-            if not out.exists():
-                record(options, dataset, file, method, stream, out)
+        for job in missing(options):
+            record(job)
     elif options.command == "score":
         scores = [score(path) for path in sorted(options.folder.glob("*.npz"))]
         options.json.write_text(json.dumps(scores, separators=(",", ":")) + "\n")

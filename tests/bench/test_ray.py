@@ -173,11 +173,11 @@ def test_a_gpu_device_on_ray_needs_gpus() -> None:
     """Without any, Ray would hide them all; and it is Ray that chooses which."""
     assert RayCluster()._gpus(Settings(device="cuda")) == 1.0
     assert RayCluster()._gpus(Settings()) == 0.0
-    RayCluster(gpus=0.25)._check(Settings(device="cuda"))
+    RayCluster(gpus=0.25).check(Settings(device="cuda"))
     with pytest.raises(OptionError, match="share a GPU"):
-        RayCluster(gpus=0)._check(Settings(device="cuda"))
+        RayCluster(gpus=0).check(Settings(device="cuda"))
     with pytest.raises(OptionError, match="must be cuda on Ray"):
-        RayCluster()._check(Settings(device="cuda:1"))
+        RayCluster().check(Settings(device="cuda:1"))
 
 
 def test_auto_on_a_cluster_looks_at_the_cluster() -> None:

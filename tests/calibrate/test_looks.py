@@ -155,7 +155,7 @@ def test_a_look_is_captured_anew_when_an_engine_was_replaced(monkeypatch: pytest
 def test_parameters_that_moved_are_looked_at_plainly_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph reads addresses."""
     looks, _ = _looks(monkeypatch)
-    table = looks._tables[0]
+    table = looks._shapes._tables[0]
     _ask(looks, 0.1)
     _ask(looks, 0.2)
     table["weight"] = nn.Parameter(torch.zeros(2, 2))

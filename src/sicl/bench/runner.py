@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sicl.bench.cell import Cell
-from sicl.bench.device import choose_device
 from sicl.bench.executors import Event, Executor, Finished, Settings, make_executor
 from sicl.bench.executors.base import Emit
-from sicl.bench.executors.inline import Inline
 from sicl.bench.executors.processes import Processes
 from sicl.bench.plan import Plan
 from sicl.bench.schema import Record
@@ -61,9 +59,9 @@ def run_plan(
         on_start: told how many cells will run, and how many the plan has.
     """
     chosen, running = settings or Settings(), executor or make_executor()
-    if not Path(folder).exists() and isinstance(running, Inline | Processes):
-        # A device that is not here is one sentence, and leaves no folder behind.
-        choose_device(chosen.device)
+    if not Path(folder).exists():
+        # What cannot run is one sentence, and leaves no folder behind.
+        running.check(chosen)
     store = Store(folder)
     with store.locked():
         store.clean()

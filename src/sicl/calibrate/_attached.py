@@ -6,9 +6,8 @@ import copy
 
 from torch import Tensor, nn
 
-from sicl.calibrate._passes import as_it_predicts
+from sicl.calibrate._passes import predicted_logits
 from sicl.models.norms import batch_norms, norm_layers
-from sicl.models.split import logits_of
 
 
 class Attached:
@@ -48,5 +47,4 @@ class Attached:
 
     def logits(self, images: Tensor) -> Tensor:
         """Return what the network as attached says about a batch."""
-        with as_it_predicts(self.follow()):
-            return logits_of(self.network(images))
+        return predicted_logits(self.follow(), images)

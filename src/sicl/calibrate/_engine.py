@@ -9,11 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sicl.calibrate._base import predicted_probability
 from sicl.calibrate._capture import is_out_of_memory
 from sicl.calibrate._fast import FastPasses
 from sicl.calibrate._mark import Mark
-from sicl.calibrate._variants import GivenVariants, Resume, Variants, Votes, joined, vote
+from sicl.calibrate._variants import GivenVariants, Resume, Variants, Votes, count, joined, vote
 from sicl.errors import InputError, require_choice, require_positive
 from sicl.models.split import Split
 from sicl.models.twin import CannotTwin
@@ -119,9 +118,7 @@ class Engine:
         """Return the votes of another view of the last batch alone."""
         if self.resumes:
             return self.collect(self.view(images), labels)
-        logits = self.logits(images) / (1.0 if self.temperature is None else self.temperature)
-        hard = (logits.argmax(dim=1) == labels).float()
-        return Votes(hard.unsqueeze(0), predicted_probability(logits, labels).unsqueeze(0))
+        return count(self.logits(images).unsqueeze(0), labels, self._votes_at(labels))
 
     @torch.no_grad()
     def logits(self, images: Tensor | None = None) -> Tensor:
@@ -225,9 +222,7 @@ class Engine:
         limit = self._rows_at_once()
         if len(labels) <= limit or not self.independent:
             base = self._base if rows is None else self._base[rows]
-            temperature = self.temperature
-            if temperature is None:
-                temperature = labels.new_ones((), dtype=torch.float32)
+            temperature = self._votes_at(labels)
             if self._fast is not None:
                 return self._fast.vote(variants, base, labels, temperature)
             return vote(variants, base, labels, temperature, self._plain(rows))
@@ -237,6 +232,10 @@ class Engine:
             chosen = part if rows is None else rows[part]
             parts.append(self._part(variants.of_rows(part), labels[part], chosen))
         return joined(parts, dim=1)
+
+    def _votes_at(self, labels: Tensor) -> Tensor:
+        """The temperature, 1 if none is set."""
+        return labels.new_ones((), dtype=torch.float32) if self.temperature is None else self.temperature
 
     def _plain(self, rows: Tensor | None) -> Resume:
         return lambda made, n: self.split.resume(made, norm=self.options.norm, groups=n, rows=rows)

@@ -21,11 +21,10 @@ from sicl.calibrate._guard import Guard
 from sicl.calibrate._look import Look, Looks
 from sicl.calibrate._members import MEMBERS, Along, Engines, Member
 from sicl.calibrate._mixed import Mixed
-from sicl.calibrate._passes import as_it_predicts
+from sicl.calibrate._passes import predicted_logits
 from sicl.calibrate._temper import Temper
 from sicl.calibrate._variants import Collector, Votes
 from sicl.models.norms import batch_norms, is_plain, uses_batch_statistics
-from sicl.models.split import logits_of
 
 if TYPE_CHECKING:
     from sicl.calibrate.sicl import SICL
@@ -62,7 +61,7 @@ class SiclCalibration(Calibration):
         self.temper = Temper(self.generator.device, spec.seed)
         self.mixed = Mixed(spec.seed)
         self.looks = Looks(self.look, (self.attached.live, self.attached.network), self.generator)
-        for engine in self.own.all():
+        for engine in self.own.distinct():
             engine.spare = self.looks.forget
         self.reset()
 
@@ -122,16 +121,11 @@ class SiclCalibration(Calibration):
         """What gives the network's logits of other images: an engine, if it normalises as the network does."""
         engine = self.own.style
         if self.spec.norm == "frozen" and engine.split.batch_dependent():
+            return lambda images: predicted_logits(moment.network, images)
 
-            def predict(images: Tensor) -> Tensor:
-                with as_it_predicts(moment.network):
-                    return logits_of(moment.network(images)).float()
-
-        else:
-
-            def predict(images: Tensor) -> Tensor:
-                engine.begin(moment.images)
-                return engine.logits(images)
+        def predict(images: Tensor) -> Tensor:
+            engine.begin(moment.images)
+            return engine.logits(images)
 
         return predict
 
@@ -165,13 +159,12 @@ class SiclCalibration(Calibration):
             taken = along.votes if along is not None else None
             mirror = taken or engines.mirror.collect_view(images.flip(-1), labels)
             signals["mirror_invariance"] = mirror.share(self.spec.votes)
-        used = tuple({id(e): e for e in (getattr(engines, m) for m in self._asked)}.values())
-        return Look(engines, used, signals, style, settling)
+        return Look(engines, engines.distinct(self._asked), signals, style, settling)
 
     def _room_for_two(self, rows: int) -> bool:
         """Whether two engines may compute at once within the memory that one may take."""
         most = 4 if self.spec.variants == "adaptive" else max(self.spec.variants, self.spec.content_variants)
-        return all(getattr(self.own, member).has_room((most + 1) * rows, share=0.5) for member in self._asked)
+        return all(e.has_room((most + 1) * rows, share=0.5) for e in self.own.distinct(self._asked))
 
     def _begin(
         self,

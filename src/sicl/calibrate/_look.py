@@ -12,9 +12,9 @@ from sicl.calibrate._budget import Settling
 from sicl.calibrate._capture import Captured, rehearsal
 from sicl.calibrate._engine import Engine
 from sicl.calibrate._members import Engines
+from sicl.calibrate._shapes import Shapes
 
 _MOST_SHAPES = 4
-_MOST_MOVES = 4
 _OFF = 0.02
 """By how much the mean vote of a graph may differ from the votes it was captured from: rounding only."""
 
@@ -70,11 +70,9 @@ class Looks:
     def __init__(self, look: Looking, networks: Iterable[nn.Module], generator: torch.Generator) -> None:
         self._look, self._generator = look, generator
         modules = [module for network in networks for module in network.modules()]
-        self._tables = [table for m in modules for table in (m._parameters, m._buffers)]
-        self._graphs: dict[Hashable, _LookGraph | None] = {}
+        tables = [table for m in modules for table in (m._parameters, m._buffers)]
+        self._shapes: Shapes[_LookGraph] = Shapes(tables, _MOST_SHAPES)
         self._used: tuple[Engine, ...] = ()
-        self._addresses: list[int] = []
-        self._moves = 0
         self.problem = ""
         if generator.device.type == "cuda" and not hasattr(torch.cuda.CUDAGraph, "register_generator_state"):
             self.problem = "no CUDA graph of a whole look: this torch cannot draw in a graph"
@@ -87,19 +85,19 @@ class Looks:
             return self._plain(inputs)
         if not self._known(key) or not all(engine.fits(images) for engine in self._used):
             return self._plain(inputs)
-        graph = self._graphs[key]
+        graph = self._shapes.graphs[key]
         if graph is None or not graph.is_valid():
-            graph = self._graphs[key] = self._capture(inputs)
+            graph = self._shapes.graphs[key] = self._capture(inputs)
         return self._plain(inputs) if graph is None else graph(inputs)
 
     def forget(self) -> None:
         """Give back the graphs' memory."""
-        self._graphs.clear()
+        self._shapes.graphs.clear()
 
     @property
     def captured(self) -> int:
         """How many shapes are replayed."""
-        return sum(graph is not None for graph in self._graphs.values())
+        return sum(graph is not None for graph in self._shapes.graphs.values())
 
     def _plain(self, inputs: list[Tensor]) -> Look:
         seen = self._look(*inputs)
@@ -122,7 +120,7 @@ class Looks:
             return graph
         except Exception as error:
             self.problem = f"no CUDA graph of a whole look: {error}"
-            self._graphs.clear()
+            self._shapes.graphs.clear()
             if self._generator.device.type == "cuda":
                 # A capture that failed leaves the generator's state unusable: give it another.
                 self._generator.graphsafe_set_state(torch.Generator(self._generator.device))
@@ -131,18 +129,9 @@ class Looks:
             self._generator.set_state(start)
 
     def _known(self, key: Hashable) -> bool:
-        """Whether a batch like this came before, with the networks' tensors where they are now."""
-        tensors = [tensor for table in self._tables for tensor in table.values() if tensor is not None]
-        addresses = list(map(Tensor.data_ptr, tensors))
-        if addresses != self._addresses or len(self._graphs) > _MOST_SHAPES:
-            self._moves += addresses != self._addresses
-            self._graphs.clear()
-            self._addresses = addresses
-        if self._moves > _MOST_MOVES:
+        known = self._shapes.known(key)
+        if self._shapes.restless:
             self.problem = "no CUDA graph of a whole look: the networks' tensors keep moving"
-            return False
-        known = key in self._graphs
-        self._graphs.setdefault(key, None)
         return known
 
 

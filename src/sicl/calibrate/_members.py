@@ -45,9 +45,9 @@ class Engines:
         shallow = Engine(content, options)
         return cls(style, shallow, shallow if spec.needs_content else style)
 
-    def all(self) -> tuple[Engine, ...]:
-        """Return the engines, each once."""
-        return tuple({id(engine): engine for engine in (self.style, self.content, self.mirror)}.values())
+    def distinct(self, members: tuple[Member, ...] = MEMBERS) -> tuple[Engine, ...]:
+        """Return the engines of these members, each once."""
+        return tuple(dict.fromkeys(getattr(self, member) for member in members))
 
     def lane(self, engine: Engine) -> Engine | None:
         """What may run beside the rest in a graph: the engines that do not compute style."""

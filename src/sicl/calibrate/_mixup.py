@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from sicl.adapt import Moment
-from sicl.calibrate._passes import as_it_predicts
-from sicl.models.split import logits_of
+from sicl.calibrate._passes import predicted_logits
 
 MIX = 0.65
 """Share of the image that gives a mixture its label."""
@@ -55,8 +54,7 @@ class Pairs:
 
 def mixed_logits(moment: Moment, others: Tensor, mix: float = MIX) -> Tensor:
     """Return the float32 logits of the batch's images mixed with others, by the network as it predicts."""
-    with as_it_predicts(moment.network):
-        return logits_of(moment.network(mixture(moment.images, others, mix))).float()
+    return predicted_logits(moment.network, mixture(moment.images, others, mix))
 
 
 def mixture(images: Tensor, others: Tensor, mix: float = MIX) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sicl.models.norms import protected_statistics
+from sicl.models.split import logits_of
 from sicl.types import SourceData
 
 
@@ -17,6 +18,12 @@ def as_it_predicts(network: nn.Module) -> Iterator[None]:
     """Normalise as the network stands (batch or running statistics), without gradients or writing a buffer."""
     with torch.no_grad(), protected_statistics(network):
         yield
+
+
+def predicted_logits(network: nn.Module, images: Tensor) -> Tensor:
+    """Return the float32 logits of images by the network as it predicts."""
+    with as_it_predicts(network):
+        return logits_of(network(images)).float()
 
 
 def device_of(network: nn.Module) -> torch.device:

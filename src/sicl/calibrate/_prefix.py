@@ -7,11 +7,11 @@ from collections.abc import Hashable
 from torch import Tensor
 
 from sicl.calibrate._capture import Captured, is_out_of_memory, tuned
+from sicl.calibrate._shapes import Shapes
 from sicl.models.norms import batch_norms
 from sicl.models.split import Split
 
 _MOST_SHAPES = 8
-_MOST_MOVES = 4
 
 
 class Prefix:
@@ -31,10 +31,7 @@ class Prefix:
         unread = set(batch_norms(split.network)) if split.fresh else set()
         modules = list(split.network.modules())
         tables = [m._parameters for m in modules] + [m._buffers for m in modules if m not in unread]
-        self._places = [(t, name) for t in tables for name, value in t.items() if value is not None]
-        self._graphs: dict[Hashable, Captured | None] = {}
-        self._addresses: tuple[int, ...] = ()
-        self._moves = 0
+        self._shapes: Shapes[Captured] = Shapes(tables, _MOST_SHAPES)
         self._works = True
 
     def __call__(self, images: Tensor, *, view: bool = False) -> Tensor:
@@ -43,8 +40,8 @@ class Prefix:
         if not self._works or not self._known(key):
             with tuned(images.device):
                 return self.plain(images, view=view)
-        graph = self._graphs[key] or self._capture(images, view)
-        self._graphs[key] = graph
+        graph = self._shapes.graphs[key] or self._capture(images, view)
+        self._shapes.graphs[key] = graph
         if graph is None:
             return self.plain(images, view=view)
         features: Tensor = graph([images])
@@ -52,25 +49,17 @@ class Prefix:
 
     def forget(self) -> None:
         """Give back the graphs' memory."""
-        self._graphs.clear()
+        self._shapes.graphs.clear()
 
     def plain(self, images: Tensor, *, view: bool = False) -> Tensor:
         """Run the network itself."""
         return self._split.features_of_view(images) if view else self._split.features(images)
 
     def _known(self, key: Hashable) -> bool:
-        """Whether images of this kind came before, with the network's tensors where they are now."""
-        tensors = [table[name] for table, name in self._places]
-        addresses = tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
-        if addresses != self._addresses or len(self._graphs) > _MOST_SHAPES:
-            self._moves += addresses != self._addresses
-            self._graphs.clear()
-            self._addresses = addresses
-        if self._moves > _MOST_MOVES:
+        known = self._shapes.known(key)
+        if self._shapes.restless:
             self._works = False
             self._notes.append("no CUDA graph of the part before the cut: the network's tensors keep moving")
-        known = key in self._graphs
-        self._graphs.setdefault(key, None)
         return known
 
     def _capture(self, images: Tensor, view: bool) -> Captured | None:

@@ -198,7 +198,11 @@ Resume = Callable[[Tensor, int], Tensor]
 
 def vote(variants: Variants, features: Tensor, labels: Tensor, temperature: Tensor, resume: Resume) -> Votes:
     """Make all the variants at once, resume them, and count; soft votes at a temperature."""
-    n, rows = len(variants), len(labels)
-    logits = resume(variants.make(features), n).view(n, rows, -1)
+    n = len(variants)
+    return count(resume(variants.make(features), n).view(n, len(labels), -1), labels, temperature)
+
+
+def count(logits: Tensor, labels: Tensor, temperature: Tensor) -> Votes:
+    """Return what the logits of V variants (V x N x C) say about N labels; soft votes at a temperature."""
     hard = (logits.argmax(dim=-1) == labels).float()
-    return Votes(hard, predicted_probability(logits / temperature, labels.expand(n, rows)))
+    return Votes(hard, predicted_probability(logits / temperature, labels.expand(len(logits), -1)))

@@ -77,6 +77,10 @@ Emit = Callable[[Event], None]
 class Executor(Protocol):
     """Runs cells in any order and tells what happens; every cell finishes exactly once."""
 
+    def check(self, settings: Settings) -> None:
+        """Refuse settings with which no cell could run."""
+        ...
+
     def run(self, cells: Sequence[Cell], settings: Settings, emit: Emit) -> None:
         """Run the cells and tell `emit` what happens; an exception stops the workers."""
         ...

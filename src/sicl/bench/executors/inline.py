@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sicl.bench.cell import Cell
+from sicl.bench.device import choose_device
 from sicl.bench.executors.base import Emit, Finished, Settings, Started, Stepped
 from sicl.errors import SiclError
 
@@ -13,6 +14,10 @@ from sicl.errors import SiclError
 @dataclass(frozen=True, kw_only=True)
 class Inline:
     """One cell at a time, here: no other process, the easiest to debug."""
+
+    def check(self, settings: Settings) -> None:
+        """Refuse a device that is not here."""
+        choose_device(settings.device)
 
     def run(self, cells: Sequence[Cell], settings: Settings, emit: Emit) -> None:
         """Run the cells; see `Executor`."""

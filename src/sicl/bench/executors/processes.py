@@ -30,6 +30,10 @@ class Processes:
     workers: int = 2
     retries: int = 2
 
+    def check(self, settings: Settings) -> None:
+        """Refuse a device that is not here."""
+        choose_device(settings.device)
+
     def run(self, cells: Sequence[Cell], settings: Settings, emit: Emit) -> None:
         """Run the cells; see `Executor`."""
         count = min(self.workers, len(cells))

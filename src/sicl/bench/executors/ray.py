@@ -52,7 +52,7 @@ class RayCluster:
         """Run the cells; see `Executor`."""
         ray = import_ray()
         settings = replace(settings, threads=settings.threads or max(1, int(self.cpus)))
-        self._check(settings)
+        self.check(settings)
         mine = not ray.is_initialized()
         if mine:
             connect(ray, self.address)
@@ -69,7 +69,7 @@ class RayCluster:
             if mine:
                 ray.shutdown()
 
-    def _check(self, settings: Settings) -> None:
+    def check(self, settings: Settings) -> None:
         """Refuse what no cluster can do."""
         if settings.device.startswith("cuda:"):
             raise OptionError(
