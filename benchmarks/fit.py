@@ -2,7 +2,8 @@
 
 Recorded for each sample: the mean vote by the network's running statistics and by the batch's own, and for its
 batch the share of predictions that survive the mirror under the batch's statistics: of the network's own
-predictions (`fit`), and of those that the batch's statistics give (`self`).
+predictions (`fit`), and of those that the batch's statistics give (`self`); and how many predictions of the two
+are the same without a mirror (`agree`). A rule gives the share of the votes that the batch's statistics have.
 
     python benchmarks/fit.py record --model cifar10=FILE --data DIR --device cuda --out fit
     python benchmarks/fit.py show fit
@@ -11,6 +12,7 @@ predictions (`fit`), and of those that the batch's statistics give (`self`).
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 
@@ -19,13 +21,16 @@ import torch
 from recording import add_options, missing
 
 import sicl
-import sicl.calibrate._invariance as invariance
 from sicl.adapt import Moment
 from sicl.calibrate._invariance import SiclCalibration
 from sicl.metrics import expected_calibration_error
 
+Rule = Callable[[dict[str, np.ndarray]], np.ndarray]
+
 LIMITS = (0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75)
 RATIOS = (0.75, 0.8, 0.85, 0.9, 0.95)
+AGREEMENTS = (0.7, 0.75, 0.8, 0.85, 0.9)
+RAMPS = ((0.6, 0.9), (0.6, 1.0), (0.7, 0.9), (0.7, 1.0), (0.8, 1.0))
 
 
 class Both(SiclCalibration):
@@ -38,40 +43,53 @@ class Both(SiclCalibration):
         self.attached.follow()
         self.temper.observe(moment.images, labels, self._predicts(moment))
         state, out = self.generator.get_state(), {"label": labels}
-        for name, limit in (("own", -1.0), ("renewed", 2.0)):
+        self.statistics.in_question = lambda _labels: True
+        for name, share in (("own", 0.0), ("renewed", 1.0)):
             self.generator.set_state(state)
-            invariance.FIT = limit
+            self.statistics.share = lambda _fit, share=share: share
             seen = self.look(moment.images, moment.logits, self.temper.votes_at())
             signals = seen.finished()
             votes = [signals[f"{member}_invariance"] for member in self.spec.members]
             out[name] = torch.stack(votes).mean(dim=0)
         engine = seen.engines.mirror
-        view, fresh = engine.view(moment.images.flip(-1)), engine.logits().argmax(dim=1)
-        out["fit"] = signals["fit"].expand(len(labels))
-        out["self"] = engine.collect(view, fresh).hard.mean().expand(len(labels))
-        return out
+        mirrored, fresh = (engine.logits(v).argmax(dim=1) for v in (moment.images.flip(-1), None))
+        same = {"fit": mirrored == labels, "self": mirrored == fresh, "agree": fresh == labels}
+        return out | {name: equal.float().mean().expand(len(labels)) for name, equal in same.items()}
 
-    def _renewable(self, labels: torch.Tensor) -> bool:
-        return True
+
+def rules() -> dict[str, Rule]:
+    """Return the rules, by what they say."""
+    found: dict[str, Rule] = {}
+    for share in (0.0, 0.5, 1.0):
+        found[f"{share:g} always"] = lambda s, share=share: np.full_like(s["fit"], share)
+    for limit in LIMITS:
+        found[f"1 if fit < {limit}"] = lambda s, limit=limit: s["fit"] < limit
+    for ratio in RATIOS:
+        found[f"1 if fit < {ratio} self"] = lambda s, ratio=ratio: s["fit"] < ratio * s["self"]
+    for limit in AGREEMENTS:
+        found[f"1 if agree < {limit}"] = lambda s, limit=limit: s["agree"] < limit
+    for low, high in RAMPS:
+        found[f"fit / self from {high} to {low}"] = lambda s, low=low, high=high: np.clip(
+            (high - s["fit"] / s["self"]) / (high - low), 0, 1
+        )
+        found[f"agree from {high} to {low}"] = lambda s, low=low, high=high: np.clip(
+            (high - s["agree"]) / (high - low), 0, 1
+        )
+    return found
 
 
 def show(folder: Path) -> str:
-    """Return a table: ECE by the rule that decides between the statistics, and the share of batches renewed."""
+    """Return a table: ECE by the rule that decides between the statistics, and the mean share of the batch's."""
     streams = {path.stem: dict(np.load(path)) for path in sorted(folder.glob("*.npz"))}
-    rules = {"network's statistics": lambda s: s["fit"] < 0, "the batch's": lambda s: s["fit"] < 2}
-    for limit in LIMITS:
-        rules[f"the batch's if fit < {limit}"] = lambda s, limit=limit: s["fit"] < limit
-    for ratio in RATIOS:
-        rules[f"the batch's if fit < {ratio} self"] = lambda s, ratio=ratio: s["fit"] < ratio * s["self"]
-    lines = [["rule", *streams, "mean"], ["---"] * (len(streams) + 2)]
-    for name, rule in rules.items():
+    lines = [["share of the batch's", *streams, "mean"], ["---"] * (len(streams) + 2)]
+    for name, rule in rules().items():
         errors, cells = [], []
         for stream in streams.values():
-            renewed = rule(stream)
-            confidence = torch.from_numpy(np.where(renewed, stream["renewed"], stream["own"])).float()
+            share = rule(stream)
+            confidence = torch.from_numpy(share * stream["renewed"] + (1 - share) * stream["own"]).float()
             right = torch.from_numpy(stream["label"] == stream["target"])
             errors.append(100 * expected_calibration_error(confidence, right))
-            cells.append(f"{errors[-1]:.2f} ({100 * renewed.mean():.0f} %)")
+            cells.append(f"{errors[-1]:.2f} ({100 * share.mean():.0f} %)")
         lines.append([name, *cells, f"{fmean(errors):.2f}"])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

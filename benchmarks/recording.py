@@ -29,6 +29,7 @@ def add_options(parser: argparse.ArgumentParser, *, methods: str, n: int, out: s
     parser.add_argument("--methods", default=methods)
     parser.add_argument("--streams", default=",".join((*VALIDATION_CORRUPTIONS, "dynamic")))
     parser.add_argument("--n", type=int, default=n)
+    parser.add_argument("--seed", type=int, default=0, help="of the streams")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--part", default="0/1", help="this process's share of the streams, K/N")
     parser.add_argument("--out", type=Path, default=Path(out))
@@ -68,18 +69,20 @@ class Job:
 
     def record(self, adapter: Adapter, look: Callable[[Moment], Signals]) -> None:
         """Adapt over the stream, and write what `look` gives for each moment, with the labels."""
-        started = time.perf_counter()
+        started, options = time.perf_counter(), self.options
         if self.stream == "dynamic":
-            per_corruption = self.options.n // len(VALIDATION_CORRUPTIONS)
             stream: Benign | Dynamic = Dynamic(
-                corruptions=VALIDATION_CORRUPTIONS, severity=5, per_corruption=per_corruption
+                corruptions=VALIDATION_CORRUPTIONS,
+                severity=5,
+                per_corruption=options.n // len(VALIDATION_CORRUPTIONS),
+                seed=options.seed,
             )
         else:
-            stream = Benign(corruption=self.stream, severity=5, n=self.options.n)
+            stream = Benign(corruption=self.stream, severity=5, n=options.n, seed=options.seed)
         rows: list[Signals] = []
         target = []
-        data = load_dataset(self.dataset, self.options.data)
-        for batch in stream.open(data, device=self.options.device):
+        data = load_dataset(self.dataset, options.data)
+        for batch in stream.open(data, device=options.device):
             adapter.step(batch.images, lambda moment: rows.append(look(moment)))
             target.append(batch.labels.cpu())
         arrays = {name: torch.cat([row[name] for row in rows]).cpu().numpy() for name in rows[0]}

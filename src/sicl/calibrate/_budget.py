@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sicl.calibrate._variants import Votes
+from sicl.calibrate._variants import Votes, joined
 
 Cast = Callable[[int], Votes]
 """Draws the next `n` variants of the whole batch and returns their votes."""
@@ -17,6 +17,17 @@ ROUNDS = (4, 4, 12)
 """Variants in each round: every batch gets the first, an undecided one the others (20 at most)."""
 SETTLED = 0.115
 """A batch has settled when the root mean square of its votes' standard errors is no larger than this."""
+
+
+def shared(one: Cast, other: Cast, share: float) -> Cast:
+    """Return what draws a share of the variants from `other`, and the rest from `one`."""
+
+    def votes(n: int) -> Votes:
+        others = round(share * n)
+        parts = ((one, n - others), (other, others))
+        return joined([cast(m) for cast, m in parts if m])
+
+    return votes
 
 
 class Settling:

@@ -13,27 +13,25 @@ from sicl import perturb
 from sicl.adapt import Adapter, Moment
 from sicl.calibrate._attached import Attached
 from sicl.calibrate._base import Calibration, predicted_probability
-from sicl.calibrate._budget import Cast, Settling
+from sicl.calibrate._budget import Cast, Settling, shared
 from sicl.calibrate._capture import Lanes
 from sicl.calibrate._draws import SMALL_BATCH, Draw, Draws
 from sicl.calibrate._engine import Engine
 from sicl.calibrate._guard import Guard
 from sicl.calibrate._look import Look, Looks
 from sicl.calibrate._members import MEMBERS, Along, Engines, Member
-from sicl.calibrate._mixed import Mixed
 from sicl.calibrate._passes import predicted_logits
+from sicl.calibrate._statistics import Statistics
 from sicl.calibrate._temper import Temper
-from sicl.calibrate._variants import Collector, Votes
-from sicl.models.norms import batch_norms, is_plain, uses_batch_statistics
+from sicl.calibrate._variants import Collector, Votes, count
 
 if TYPE_CHECKING:
     from sicl.calibrate.sicl import SICL
 
 Features = dict[str, Tensor]
 """What stands at the cuts, by the member that looks there."""
-
-FIT = 0.55
-"""When fewer predictions survive the batch's own statistics, the running ones no longer fit the stream."""
+Casts = dict[str, Cast]
+"""What draws and counts the variants behind a signal, by its name."""
 
 
 class SiclCalibration(Calibration):
@@ -48,18 +46,16 @@ class SiclCalibration(Calibration):
         self.spec = spec
         self.attached = Attached(adapter.network)
         self.own = Engines.of(spec, self.attached, fresh=False)
-        self.renewed: Engines | None = None
         self.used = self.own
         self._asked: tuple[Member, ...] = tuple(
             m for m in MEMBERS if m in spec.members or (m == "content" and spec.needs_content)
         )
-        self._norms = batch_norms(adapter.network)
         parameter = next(iter(adapter.network.parameters()), None)
         self.generator = torch.Generator(parameter.device if parameter is not None else "cpu")
         self.draws = Draws(spec, self.generator)
         self.guard = Guard(self.attached)
         self.temper = Temper(self.generator.device, spec.seed)
-        self.mixed = Mixed(spec.seed)
+        self.statistics = Statistics(spec, self.attached)
         self.looks = Looks(self.look, (self.attached.live, self.attached.network), self.generator)
         for engine in self.own.distinct():
             engine.spare = self.looks.forget
@@ -79,7 +75,7 @@ class SiclCalibration(Calibration):
         """Forget the recent batches and start the noise anew."""
         self.generator.manual_seed(self.spec.seed)
         self.draws.styles.clear()
-        self.mixed.reset()
+        self.statistics.mixed.reset()
         self.guard.reset()
         self.temper.reset()
 
@@ -96,7 +92,11 @@ class SiclCalibration(Calibration):
         if self.spec.temper:
             self.temper.observe(moment.images, labels, self._predicts(moment))
         # What depends on values, or on batches before, cannot be replayed.
-        steady = len(labels) >= SMALL_BATCH and not self._may_renew and self.spec.style != "mixstyle"
+        steady = (
+            len(labels) >= SMALL_BATCH
+            and not self.statistics.may_be_replaced
+            and self.spec.style != "mixstyle"
+        )
         seen = (self.looks if steady else self.look)(moment.images, moment.logits, self.temper.votes_at())
         self.used, signals = seen.engines, seen.finished()
         if seen.style is not None:
@@ -140,10 +140,14 @@ class SiclCalibration(Calibration):
         labels = logits.argmax(dim=1)
         signals = {"softmax": predicted_probability(logits, labels)}
         lanes = Lanes(images.device, open_=self._room_for_two(len(labels)))
-        engines, features = self._begin(images, labels, temperature, signals, lanes)
-        casts, style, along = self._casts(
-            images, labels, engines, features, lanes, "mirror_invariance" in signals
-        )
+        share, begun = self._begin(images, labels, temperature, signals, lanes)
+        parts = [
+            self._casts(images, labels, engines, features, lanes, "mirror_invariance" in signals)
+            for engines, features in begun.items()
+        ]
+        engines, (casts, style, along) = next(iter(begun)), parts[0]
+        if len(parts) == 2:
+            casts = {name: shared(casts[name], parts[1][0][name], share) for name in casts}
         settling = None
         if self.spec.variants != "adaptive":
             counts = {
@@ -173,31 +177,29 @@ class SiclCalibration(Calibration):
         temperature: Tensor,
         signals: dict[str, Tensor],
         lanes: Lanes,
-    ) -> tuple[Engines, Features]:
-        """Decide whose statistics the votes use (which may take the mirror's), and run the batch up to the cuts."""
-        if not self._renewable(labels):
-            return self.own, self._features(self.own, images, self._asked, temperature, lanes)
-        # The mirror image is normalised with the batch's own statistics: when few predictions survive that,
-        # the running statistics no longer fit the stream.
-        renewed = self.renewed = self.renewed or Engines.of(self.spec, self.attached, fresh=True)
-        self._features(renewed, images, ("mirror",), temperature, lanes)
-        mirror = renewed.mirror.collect_view(images.flip(-1), labels)
-        signals["mirror_invariance"] = mirror.share(self.spec.votes)
-        signals["fit"] = mirror.hard.mean()
-        engines = renewed if float(signals["fit"]) < FIT else self.own
-        others = tuple(member for member in self._asked if member != "mirror")
-        return engines, self._features(engines, images, others, temperature, lanes)
+    ) -> tuple[float, dict[Engines, Features]]:
+        """Decide whose statistics the votes use (which may take the mirror's), and run the batch up to the cuts.
 
-    @property
-    def _may_renew(self) -> bool:
-        """Whether the network uses running statistics that the batch's own may stand in for."""
-        if self.spec.statistics != "auto" or self.spec.norm == "frozen" or "mirror" not in self.spec.members:
-            return False
-        return not all(map(uses_batch_statistics, self._norms)) and all(map(is_plain, self._norms))
-
-    def _renewable(self, labels: Tensor) -> bool:
-        """Whether they may for this batch: not for a small one, nor for one of a stream sorted by class."""
-        return self._may_renew and len(labels) >= SMALL_BATCH and self.mixed.add(labels)
+        Returns:
+            The share of the batch's own statistics, and who computes votes, with the features at the cuts.
+        """
+        asked, share, given = self._asked, 0.0, {}
+        if self.statistics.in_question(labels):
+            engine = self.statistics.renewed.mirror
+            given = self._features(self.statistics.renewed, images, ("mirror",), temperature, lanes)
+            mirrored = engine.logits(images.flip(-1))
+            votes = count(mirrored.unsqueeze(0), labels, temperature)
+            signals["mirror_invariance"] = votes.share(self.spec.votes)
+            signals["fit"] = self.statistics.fit(engine, mirrored, labels)
+            share = self.statistics.share(signals["fit"])
+            asked = tuple(member for member in asked if member != "mirror")
+        begun = {}
+        if share < 1:
+            begun[self.own] = self._features(self.own, images, asked, temperature, lanes)
+        if share > 0:
+            renewed = self.statistics.renewed
+            begun[renewed] = self._features(renewed, images, asked, temperature, lanes, given)
+        return share, begun
 
     def _features(
         self,
@@ -206,9 +208,10 @@ class SiclCalibration(Calibration):
         members: tuple[Member, ...],
         temperature: Tensor,
         lanes: Lanes,
+        given: Features | None = None,
     ) -> Features:
-        """Run the clean batch up to the cuts of these members, each cut once."""
-        begun: dict[Engine, Tensor] = {}
+        """Run the clean batch up to the cuts of these members, each cut once; not up to those that are given."""
+        begun: dict[Engine, Tensor] = {getattr(engines, member): f for member, f in (given or {}).items()}
         for member in members:
             engine: Engine = getattr(engines, member)
             if engine not in begun:
@@ -225,9 +228,9 @@ class SiclCalibration(Calibration):
         features: Features,
         lanes: Lanes,
         mirrored: bool,
-    ) -> tuple[dict[str, Cast], Tensor | None, Along | None]:
-        """What draws and counts the variants behind a signal, by its name; the mirror image goes along."""
-        casts: dict[str, Cast] = {}
+    ) -> tuple[Casts, Tensor | None, Along | None]:
+        """What draws and counts the variants; the mirror image goes along."""
+        casts: Casts = {}
         style, along = None, None
         if "mirror" in self.spec.members and not mirrored and engines.mirror.resumes:
             with lanes.of(engines.lane(engines.mirror)):
@@ -260,7 +263,7 @@ class SiclCalibration(Calibration):
             "styles": self.draws.styles.state_dict(),
             "guard": self.guard.state_dict(),
             "temper": self.temper.state_dict(),
-            "mixed": self.mixed.state_dict(),
+            "mixed": self.statistics.mixed.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -269,4 +272,4 @@ class SiclCalibration(Calibration):
         self.draws.styles.load_state_dict(state["styles"])
         self.guard.load_state_dict(state["guard"])
         self.temper.load_state_dict(state["temper"])
-        self.mixed.load_state_dict(state["mixed"])
+        self.statistics.mixed.load_state_dict(state["mixed"])
