@@ -71,30 +71,47 @@ def mixstyle_map(mean: Tensor, std: Tensor, partner: Tensor, share: Tensor) -> t
     return scale, mixed_mean - scale * mean
 
 
-def apply_map(features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Return a f + b for every variant: V x N x C maps on N features give (V N) features, in f's dtype."""
+def room_for(features: Tensor, variants: int) -> Tensor:
+    """Return memory for (V N) features, with their channels last."""
+    layout = torch.channels_last if features.ndim == 4 else torch.contiguous_format
+    size = (variants * len(features), *features.shape[1:])
+    return torch.empty(size, dtype=features.dtype, device=features.device, memory_format=layout)
+
+
+def apply_map(features: Tensor, scale: Tensor, shift: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Return a f + b for every variant: V x N x C maps on N features give (V N) features, in f's dtype.
+
+    They are written to `out`, if given: memory as of `room_for`.
+    """
+    out = room_for(features, len(scale)) if out is None else out
     if triton_variants.usable(features):
-        return triton_variants.affine(features, scale, shift)
+        return triton_variants.affine(features, scale, shift, out)
     base = _channels_last(features).unsqueeze(0)
-    made = torch.addcmul(_per_channel(shift, features), base, _per_channel(scale, features))
-    return _channels_back(made.flatten(0, 1), features)
+    torch.addcmul(
+        _per_channel(shift, features), base, _per_channel(scale, features), out=_by_variant(out, features)
+    )
+    return out
 
 
-def content_variants(features: Tensor, std: Tensor, noise: Tensor) -> Tensor:
+def content_variants(features: Tensor, std: Tensor, noise: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Return f + std e for every variant: noise on the whitened features, then the style put back.
 
     Args:
         features: N x C x H x W or N x L x C.
         std: N x C, the features' channel standard deviations.
         noise: V x (features' shape).
+        out: where to write them, if given: memory as of `room_for`.
     """
+    out = room_for(features, len(noise)) if out is None else out
     base = _channels_last(features).unsqueeze(0)
     inner = noise.movedim(2, -1) if features.ndim == 4 else noise
-    made = torch.addcmul(base, _per_channel(std.unsqueeze(0), features), inner)
-    return _channels_back(made.flatten(0, 1), features)
+    torch.addcmul(base, _per_channel(std.unsqueeze(0), features), inner, out=_by_variant(out, features))
+    return out
 
 
-def window_variants(features: Tensor, std: Tensor, blocks: Tensor, rows: Tensor | None = None) -> Tensor:
+def window_variants(
+    features: Tensor, std: Tensor, blocks: Tensor, rows: Tensor | None = None, *, out: Tensor | None = None
+) -> Tensor:
     """Return f + std e for every variant, e being each sample's window of the variant's block (`windows`).
 
     Args:
@@ -102,10 +119,12 @@ def window_variants(features: Tensor, std: Tensor, blocks: Tensor, rows: Tensor 
         std: N x C.
         blocks: V x `block_length(features)`, float32.
         rows: the number of each sample's window, if not 0, 1, 2, ...
+        out: where to write them, if given: memory as of `room_for`.
     """
+    out = room_for(features, len(blocks)) if out is None else out
     if triton_variants.usable(features):
-        return triton_variants.noisy(features, std, blocks, rows, WINDOW_STEP)
-    return content_variants(features, std, windows(blocks.to(features.dtype), features, rows))
+        return triton_variants.noisy(features, std, blocks, rows, WINDOW_STEP, out)
+    return content_variants(features, std, windows(blocks.to(features.dtype), features, rows), out=out)
 
 
 def dropout_variants(features: Tensor, keep: Tensor, p: float) -> Tensor:
@@ -156,8 +175,10 @@ def _channels_last(features: Tensor) -> Tensor:
     return features.movedim(1, -1) if features.ndim == 4 else features
 
 
-def _channels_back(made: Tensor, features: Tensor) -> Tensor:
-    return made.movedim(-1, 1) if features.ndim == 4 else made
+def _by_variant(made: Tensor, features: Tensor) -> Tensor:
+    """(V N) features as V x N, with the channels as last dimension."""
+    inner = _channels_last(made)
+    return inner.view(-1, len(features), *inner.shape[1:])
 
 
 def _per_channel(values: Tensor, features: Tensor) -> Tensor:

@@ -11,9 +11,11 @@ from calibrate_networks import SmallNet, images
 from torch import Tensor, nn
 
 import sicl
-from sicl.calibrate import _look
+from sicl.calibrate import _invariance, _look
+from sicl.calibrate._capture import Lanes
 from sicl.calibrate._engine import Engine, EngineOptions
 from sicl.calibrate._look import Look, Looks
+from sicl.calibrate._variants import Votes
 from sicl.models.norms import batch_norms
 from sicl.models.split import Split
 
@@ -70,6 +72,34 @@ def test_the_mirror_alone_has_nothing_to_settle() -> None:
         for v in (8, "adaptive")
     )
     assert torch.equal(fixed.confidence, adaptive.confidence)
+
+
+@pytest.mark.parametrize("variants", [4, "adaptive"])
+def test_votes_are_read_when_all_that_computes_them_has_been_waited_for(
+    monkeypatch: pytest.MonkeyPatch, variants: Any
+) -> None:
+    """Lanes compute side by side: a vote that is read before they join may not be there yet."""
+    events: list[str] = []
+
+    class Watched(Lanes):
+        def join(self) -> None:
+            events.append("joined")
+            super().join()
+
+    def of(votes: Votes, kind: Any) -> Tensor:
+        events.append("read")
+        return votes.hard if kind == "hard" else votes.soft
+
+    calibrated = sicl.SICL(variants=variants, relaxation="none", temper=False).attach(
+        sicl.Tent().attach(sicl.load_model("demo"))
+    )
+    calibrated(torch.rand(16, 3, 32, 32))
+    monkeypatch.setattr(_invariance, "Lanes", Watched)
+    monkeypatch.setattr(Votes, "of", of)
+    calibrated(torch.rand(16, 3, 32, 32))
+    assert events[0] == "joined"
+    assert events.count("joined") == 1
+    assert "read" in events
 
 
 class _Engine:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 import sicl
 from sicl.calibrate import Calibrated
+from sicl.calibrate._invariance import SiclCalibration
 from sicl.calibrate._mixed import Mixed
 from sicl.corruptions import corrupt
 from sicl.data import load_dataset
@@ -55,9 +58,50 @@ def test_statistics_that_fit_are_kept() -> None:
     """On clean images style and content votes are those of the network as it stands."""
     images, _ = pictures()
     auto, network = (trusted(statistics=s)(images[:64]) for s in ("auto", "network"))
-    assert float(auto.signals["fit"]) > 0.7
+    assert float(auto.signals["fit"]) > 0.95
     for name in ("style_invariance", "content_invariance"):
         torch.testing.assert_close(auto.signals[name], network.signals[name], atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("fit", "share"), [(1.0, 0.0), (0.96, 0.0), (0.9, 0.25), (0.8, 0.5), (0.7, 0.75), (0.6, 1.0), (0.1, 1.0)]
+)
+def test_the_less_they_fit_the_more_votes_use_the_batchs(fit: float, share: float) -> None:
+    """In quarters, until all do when four of ten predictions are lost."""
+    calibration = trusted().calibration
+    assert isinstance(calibration, SiclCalibration)
+    assert calibration.statistics.share(torch.tensor(fit)) == share
+
+
+def test_votes_are_shared_between_the_statistics() -> None:
+    """Half and half lies in the middle; each variant is computed once."""
+    images, _ = pictures("speckle_noise")
+    mean, sent = {}, {}
+    for share in (0.0, 0.5, 1.0):
+        calibrated = trusted(variants=12, content_variants=12)
+        calibration: Any = calibrated.calibration
+        calibration.statistics.share = lambda _fit, share=share: share
+        signals = calibrated(images[:64]).signals
+        mean[share] = [float(signals[f"{kind}_invariance"].mean()) for kind in ("style", "content")]
+        engines = calibration.own.distinct() + calibration.statistics.renewed.distinct()
+        sent[share] = sum(engine.rows_sent for engine in engines)
+    for none, half, all_ in zip(mean[0.0], mean[0.5], mean[1.0]):
+        assert abs(none - all_) > 0.05
+        assert half == pytest.approx((none + all_) / 2, abs=0.3 * abs(none - all_))
+    assert sent == dict.fromkeys(mean, 64 * 24)
+
+
+def test_fit_compares_with_what_the_batchs_statistics_could_confirm() -> None:
+    """Labels that they gave themselves fit fully, however few of them survive the mirror; others less."""
+    calibration: Any = trusted().calibration
+    images, _ = pictures("speckle_noise")
+    engine = calibration.statistics.renewed.mirror
+    engine.begin(images[:64])
+    own, mirrored = engine.logits().argmax(dim=1), engine.logits(images[:64].flip(-1))
+    assert float(calibration.statistics.fit(engine, mirrored, own)) == 1.0
+    assert float((mirrored.argmax(dim=1) == own).float().mean()) < 0.9
+    half = torch.where(torch.arange(64) < 32, own, (mirrored.argmax(dim=1) + 1) % 10)
+    assert 0.3 < float(calibration.statistics.fit(engine, mirrored, half)) < 0.7
 
 
 def test_streams_sorted_by_class_keep_the_networks_statistics() -> None:

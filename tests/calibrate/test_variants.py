@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +11,10 @@ from calibrate_networks import images, small_net
 from torch import Tensor, nn
 
 from sicl import perturb
-from sicl.calibrate._budget import Settling, standard_error
+from sicl.calibrate._budget import ROUNDS, Settling, standard_error
+from sicl.calibrate._capture import Lanes
+from sicl.calibrate._casting import Casting, Kind, shared
 from sicl.calibrate._engine import Engine, EngineOptions
-from sicl.calibrate._members import Along
 from sicl.calibrate._variants import (
     ContentVariants,
     GivenVariants,
@@ -287,19 +289,34 @@ def test_a_network_that_cannot_be_copied_runs_plainly_and_says_why() -> None:
 
 @pytest.mark.parametrize("norm", ["batch", "frozen"])
 @pytest.mark.parametrize("way", ["plain", "fused"])
-def test_a_view_that_goes_along_votes_as_it_would_alone(way: str, norm: str) -> None:
-    """The first variants take it along; theirs and its votes are those of two passes, later ones go alone."""
+def test_kinds_of_one_engine_vote_together_as_they_would_alone(way: str, norm: str) -> None:
+    """One pass, by the variants that each would have drawn; a kind that is not asked draws none."""
     runner = engine(network(), engine=way, norm=norm, precision="float32")
     features = runner.begin(pictures(12))
     labels, view = torch.arange(12) % 5, runner.view(pictures(12).flip(-1))
-    alone = [runner.collect(variants, labels) for variants in (style_of(features), view)]
-    along = Along(runner, view)
-    first, sent = along.collect(style_of(features), labels), runner.rows_sent
-    assert along.votes is not None
-    for found, expected in zip((first, along.votes), alone):
-        assert torch.allclose(found.soft, expected.soft, atol=1e-4)
-    along.collect(style_of(features), labels)
-    assert runner.rows_sent - sent == 5 * 12
+    drawn = {"style": style_of(features), "content": content_of(features), "mirror": view}
+    alone = {name: runner.collect(variants, labels) for name, variants in drawn.items()}
+    kinds = {name: Kind(runner, lambda _n, v=v: v) for name, v in drawn.items()}
+    cast, sent = Casting(kinds, labels, Lanes(torch.device("cpu"))), runner.rows_sent
+    found = cast({"style": 5, "content": 5, "mirror": 1})
+    assert runner.rows_sent - sent == 11 * 12
+    for name, votes in found.items():
+        assert torch.allclose(votes.soft, alone[name].soft, atol=1e-4)
+    assert list(cast({"content": 5, "style": 0})) == ["content"]
+
+
+@pytest.mark.parametrize(("share", "others"), [(0.25, 2), (0.5, 4), (1.0, 8)])
+def test_two_share_the_votes(share: float, others: int) -> None:
+    """The second casts its share of every kind, the first the rest."""
+
+    def cast(value: float) -> Any:
+        return lambda counts: {
+            k: Votes(torch.full((n, 3), value), torch.ones(n, 3)) for k, n in counts.items() if n
+        }
+
+    votes = shared(cast(0.0), cast(1.0), share)({"style": 8, "content": 4})
+    assert float(votes["style"].hard.sum()) == 3 * others
+    assert {name: len(v.hard) for name, v in votes.items()} == {"style": 8, "content": 4}
 
 
 @pytest.mark.parametrize(
@@ -322,32 +339,15 @@ def test_a_batch_stops_when_it_has_settled(norm: str, settled: float, spent: lis
 
     labels = torch.arange(12) % 5
 
-    def cast(n: int) -> Votes:
-        taken.append(n)
-        return runner.collect(pool.part(sum(taken) - n, sum(taken)), labels)
+    def cast(counts: Mapping[str, int]) -> dict[str, Votes]:
+        taken.append(counts["style"])
+        return {"style": runner.collect(pool.part(sum(taken) - taken[-1], sum(taken)), labels)}
 
-    settling = Settling({"style": cast}, "soft", settled=settled).start()
+    settling = Settling(cast, cast({"style": ROUNDS[0]}), "soft", settled=settled)
     shares = settling.finish()["style"]
     assert taken == spent
     expected = runner.collect(pool.part(0, sum(spent)), labels).soft.mean(0)
     assert torch.allclose(shares, expected, atol=1e-5)
-
-
-def test_votes_of_several_kinds_are_read_when_all_are_under_way() -> None:
-    """What computes them may do so side by side: nothing is read before `then` has joined them."""
-    events: list[str] = []
-
-    class Watched(Votes):
-        def of(self, kind: Literal["hard", "soft"]) -> torch.Tensor:
-            events.append("read")
-            return super().of(kind)
-
-    def cast(n: int) -> Votes:
-        events.append("cast")
-        return Watched(torch.ones(n, 3), torch.ones(n, 3))
-
-    Settling({"style": cast, "content": cast}, "soft").start(lambda: events.append("joined"))
-    assert events == ["cast", "cast", "joined", "read", "read"]
 
 
 def test_the_standard_error_is_that_of_a_mean() -> None:

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from sicl.calibrate._variants import Votes, joined
-
-Cast = Callable[[int], Votes]
-"""Draws the next `n` variants of the whole batch and returns their votes."""
+from sicl.calibrate._casting import Cast
+from sicl.calibrate._variants import Votes
 
 ROUNDS = (4, 4, 12)
 """Variants in each round: every batch gets the first, an undecided one the others (20 at most)."""
 SETTLED = 0.115
 """A batch has settled when the root mean square of its votes' standard errors is no larger than this."""
-
-
-def shared(one: Cast, other: Cast, share: float) -> Cast:
-    """Return what draws a share of the variants from `other`, and the rest from `one`."""
-
-    def votes(n: int) -> Votes:
-        others = round(share * n)
-        parts = ((one, n - others), (other, others))
-        return joined([cast(m) for cast, m in parts if m])
-
-    return votes
 
 
 class Settling:
@@ -39,31 +26,25 @@ class Settling:
     once a round. `begun` are the first round's votes.
 
     Args:
-        kinds: by name, what draws and counts the next variants, a half and its opposite.
+        cast: draws and counts the next variants, a half and its opposite.
+        first: the votes of the first round, by kind.
         votes: their kind.
-        rounds: how many variants to draw at a time, even numbers from 4 on.
+        rounds: how many variants to draw at a time in the rounds to come, even numbers from 4 on.
         settled: the standard error to reach.
     """
 
     def __init__(
         self,
-        kinds: Mapping[str, Cast],
+        cast: Cast,
+        first: Mapping[str, Votes],
         votes: Literal["hard", "soft"],
         *,
-        rounds: tuple[int, ...] = ROUNDS,
+        rounds: tuple[int, ...] = ROUNDS[1:],
         settled: float = SETTLED,
     ) -> None:
-        self._kinds, self._votes, self._settled = kinds, votes, settled
-        self._first, *self._rounds = rounds
-        self.begun: dict[str, Tensor] = {}
-
-    def start(self, then: Callable[[], None] = lambda: None) -> Settling:
-        """Take the first round, without a look at its values; `then` is called before the votes are read."""
-        cast = {name: kind(self._first) for name, kind in self._kinds.items()}
-        then()
-        self.begun = {name: self._pairs(votes) for name, votes in cast.items()}
+        self._cast, self._votes, self._rounds, self._settled = cast, votes, rounds, settled
+        self.begun = {name: self._pairs(cast) for name, cast in first.items()}
         self._errors = _errors(self.begun.values())
-        return self
 
     def finish(self) -> dict[str, Tensor]:
         """Return each sample's mean vote, for each kind, over as many variants as the batch needs."""
@@ -73,8 +54,8 @@ class Settling:
             unsettled = [name for name, error in read if not error <= self._settled]
             if not unsettled:
                 break
-            for name in unsettled:
-                pairs[name] = torch.cat([pairs[name], self._pairs(self._kinds[name](n))])
+            for name, votes in self._cast(dict.fromkeys(unsettled, n)).items():
+                pairs[name] = torch.cat([pairs[name], self._pairs(votes)])
             errors = _errors(pairs.values())
         return {name: seen.mean(dim=0) for name, seen in pairs.items()}
 

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sicl.calibrate._capture import is_out_of_memory
+from sicl.calibrate._capture import Lanes, is_out_of_memory
 from sicl.calibrate._fast import FastPasses
 from sicl.calibrate._mark import Mark
 from sicl.calibrate._variants import GivenVariants, Resume, Variants, Votes, count, joined, vote
@@ -96,7 +96,11 @@ class Engine:
         if not self._chosen or (self._fast is not None and not self.fits(images)):
             self._choose(images)
         if self._fast is not None:
+            lanes = Lanes(images.device)
+            with lanes.of("weights"):
+                self._fast.take_over(images.device)
             features = self._fast.features(images)
+            lanes.join()
             self._base = self._fast.begin(features)
             return features
         frozen = self.options.norm == "frozen" and self.split.batch_dependent()

@@ -43,7 +43,7 @@ class FastPasses:
         self.notes: list[str] = []
         self._prefix = Prefix(split, self.notes)
         self._kind = (tuple(images.shape[1:]), images.device)
-        self._suffixes: dict[Hashable, FusedSuffix | None] = {}
+        self._suffixes: dict[tuple[tuple[int, ...], int, bool], FusedSuffix | None] = {}
         self._captures: dict[Hashable, Captured | None] = {}
         self._fresh: set[str] = set()
         self._prepared: dict[Hashable, Replay] = {}
@@ -66,11 +66,30 @@ class FastPasses:
         run = self._prefix if self.captures(images.device) else self._prefix.plain
         return run(images, view=view)
 
-    def begin(self, features: Tensor) -> Tensor:
-        """Take over the network as it stands; return the features to make variants of."""
-        base = self.cast(features)
+    def take_over(self, device: torch.device) -> None:
+        """Take over the network as it stands, as far as that is possible without a batch.
+
+        In the graph of a whole look the weights are cast here, which nothing before the cut waits for;
+        elsewhere when they are first needed.
+        """
         self.twin.stage()
         self._fresh.clear()
+        if not is_capturing(device):
+            return
+        records = self.twin.records_first
+        traced = (
+            suffix for (_, _, r), suffix in self._suffixes.items() if r == records and suffix is not None
+        )
+        suffix = next(traced, None)
+        if suffix is not None and records:
+            self._fresh.add("recording")
+            suffix.prepare()
+        elif suffix is not None:
+            self._prepare(suffix)
+
+    def begin(self, features: Tensor) -> Tensor:
+        """Take over what the batch decides; return the features to make variants of."""
+        base = self.cast(features)
         if self.twin.records_first:
             suffix = self._suffix(base, 1, records=True)
             if suffix is None:
@@ -88,7 +107,8 @@ class FastPasses:
     def _record(self, suffix: FusedSuffix, base: Tensor) -> None:
         """Take over the network and the clean batch's statistics."""
         if not self.captures(base.device):
-            suffix.prepare()
+            if "recording" not in self._fresh:
+                suffix.prepare()
             suffix(base)
             return
         if self._clean is None or self._clean.shape != base.shape:
@@ -108,8 +128,8 @@ class FastPasses:
 
     def verify(self, features: Tensor, logits: Tensor) -> None:
         """Raise `CannotTwin` unless resuming the clean features gives the network's own logits, nearly."""
-        base = self.begin(features)
-        again = self._resume(base, 1)
+        self.take_over(features.device)
+        again = self._resume(self.begin(features), 1)
         error = relative_error(again, logits)
         if not error < TOLERANCE[self.dtype]:
             raise CannotTwin(f"logits in {self.dtype} are off by {error:.1%}")

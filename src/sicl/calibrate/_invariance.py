@@ -13,25 +13,26 @@ from sicl import perturb
 from sicl.adapt import Adapter, Moment
 from sicl.calibrate._attached import Attached
 from sicl.calibrate._base import Calibration, predicted_probability
-from sicl.calibrate._budget import Cast, Settling, shared
+from sicl.calibrate._budget import ROUNDS, Settling
 from sicl.calibrate._capture import Lanes
-from sicl.calibrate._draws import SMALL_BATCH, Draw, Draws
+from sicl.calibrate._casting import Cast, Casting, Kind, shared
+from sicl.calibrate._draws import SMALL_BATCH, Draws
 from sicl.calibrate._engine import Engine
 from sicl.calibrate._guard import Guard
 from sicl.calibrate._look import Look, Looks
-from sicl.calibrate._members import MEMBERS, Along, Engines, Member
+from sicl.calibrate._members import MEMBERS, Engines, Member
 from sicl.calibrate._passes import predicted_logits
 from sicl.calibrate._statistics import Statistics
 from sicl.calibrate._temper import Temper
-from sicl.calibrate._variants import Collector, Votes, count
+from sicl.calibrate._variants import count
 
 if TYPE_CHECKING:
     from sicl.calibrate.sicl import SICL
 
 Features = dict[str, Tensor]
 """What stands at the cuts, by the member that looks there."""
-Casts = dict[str, Cast]
-"""What draws and counts the variants behind a signal, by its name."""
+_DRAWN = ("style_invariance", "content_invariance")
+"""The signals of variants that are drawn: as many as are asked for."""
 
 
 class SiclCalibration(Calibration):
@@ -141,29 +142,35 @@ class SiclCalibration(Calibration):
         signals = {"softmax": predicted_probability(logits, labels)}
         lanes = Lanes(images.device, open_=self._room_for_two(len(labels)))
         share, begun = self._begin(images, labels, temperature, signals, lanes)
-        parts = [
-            self._casts(images, labels, engines, features, lanes, "mirror_invariance" in signals)
-            for engines, features in begun.items()
+        engines = next(iter(begun))
+        asked = [
+            self._kinds(images, who, features, lanes, "mirror_invariance" in signals)
+            for who, features in begun.items()
         ]
-        engines, (casts, style, along) = next(iter(begun)), parts[0]
-        if len(parts) == 2:
-            casts = {name: shared(casts[name], parts[1][0][name], share) for name in casts}
-        settling = None
-        if self.spec.variants != "adaptive":
-            counts = {
-                "style_invariance": self.spec.variants,
-                "content_invariance": self.spec.content_variants,
-            }
-            cast = {name: casts[name](counts[name]) for name in casts}
-            lanes.join()
-            signals |= {name: votes.share(self.spec.votes) for name, votes in cast.items()}
-        elif casts:
-            settling = Settling(casts, self.spec.votes).start(lanes.join)
-        if "mirror" in self.spec.members and "mirror_invariance" not in signals:
-            taken = along.votes if along is not None else None
-            mirror = taken or engines.mirror.collect_view(images.flip(-1), labels)
-            signals["mirror_invariance"] = mirror.share(self.spec.votes)
+        style, kinds = asked[0]
+        cast: Cast = Casting(kinds, labels, lanes)
+        if len(asked) == 2:
+            cast = shared(cast, Casting(asked[1][1], labels, lanes), share)
+        counts = {name: n for name, n in self._counts.items() if name in kinds}
+        votes = cast(counts)
+        lanes.join()
+        if "mirror" in self.spec.members and "mirror_invariance" not in (signals | votes):
+            votes["mirror_invariance"] = engines.mirror.collect_view(images.flip(-1), labels)
+        drawn, settling = {name: votes.pop(name) for name in _DRAWN if name in votes}, None
+        if self.spec.variants == "adaptive" and drawn:
+            settling = Settling(cast, drawn, self.spec.votes)
+        else:
+            votes |= drawn
+        signals |= {name: cast.share(self.spec.votes) for name, cast in votes.items()}
         return Look(engines, engines.distinct(self._asked), signals, style, settling)
+
+    @property
+    def _counts(self) -> dict[str, int]:
+        """How many variants of each kind a look begins with."""
+        style, content = self.spec.variants, self.spec.content_variants
+        if style == "adaptive":
+            style = content = ROUNDS[0]
+        return {"style_invariance": style, "content_invariance": content, "mirror_invariance": 1}
 
     def _room_for_two(self, rows: int) -> bool:
         """Whether two engines may compute at once within the memory that one may take."""
@@ -220,41 +227,29 @@ class SiclCalibration(Calibration):
                     begun[engine] = engine.begin(images)
         return {member: begun[getattr(engines, member)] for member in members}
 
-    def _casts(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        engines: Engines,
-        features: Features,
-        lanes: Lanes,
-        mirrored: bool,
-    ) -> tuple[Casts, Tensor | None, Along | None]:
-        """What draws and counts the variants; the mirror image goes along."""
-        casts: Casts = {}
-        style, along = None, None
-        if "mirror" in self.spec.members and not mirrored and engines.mirror.resumes:
-            with lanes.of(engines.lane(engines.mirror)):
-                along = Along(engines.mirror, engines.mirror.view(images.flip(-1)))
-
-        def cast(engine: Engine, draw: Draw) -> Cast:
-            collector: Collector = along if along is not None and along.engine is engine else engine
-
-            def votes(n: int) -> Votes:
-                with lanes.of(engines.lane(engine)):
-                    return collector.collect(draw(n), labels)
-
-            return votes
-
+    def _kinds(
+        self, images: Tensor, engines: Engines, features: Features, lanes: Lanes, mirrored: bool
+    ) -> tuple[Tensor | None, dict[str, Kind]]:
+        """Return the batch's style, if it is asked about, and what votes behind a signal, by its name."""
+        kinds: dict[str, Kind] = {}
+        style = None
         if "style" in self.spec.members:
             mean, std = perturb.style_statistics(features["style"])
             style = torch.stack([mean, std], dim=1)
-            casts["style_invariance"] = cast(engines.style, self.draws.style(mean, std))
+            kinds["style_invariance"] = Kind(engines.style, self.draws.style(mean, std))
         if self.spec.needs_content:
-            with lanes.of(engines.lane(engines.content)):
+            lane = engines.lane(engines.content)
+            with lanes.of(lane):
                 _, std = perturb.style_statistics(features["content"])
                 draw = self.draws.content(features["content"], std)
-            casts["content_invariance"] = cast(engines.content, draw)
-        return casts, style, along
+            kinds["content_invariance"] = Kind(engines.content, draw, lane)
+        mirror = engines.mirror
+        if "mirror" in self.spec.members and not mirrored and mirror.resumes:
+            # One variant, and the same every time.
+            kinds["mirror_invariance"] = Kind(
+                mirror, lambda _n: mirror.view(images.flip(-1)), engines.lane(mirror)
+            )
+        return style, kinds
 
     def state_dict(self) -> dict[str, Any]:
         """Return the noise's state and the recent batches."""

@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from torch import Tensor
-
 from sicl.calibrate._attached import Attached
 from sicl.calibrate._engine import Engine
-from sicl.calibrate._variants import JoinedVariants, Variants, Votes
 from sicl.models.norms import batch_norms, uses_batch_statistics
 from sicl.models.split import Split
 
@@ -52,26 +49,3 @@ class Engines:
     def lane(self, engine: Engine) -> Engine | None:
         """What may run beside the rest in a graph: the engines that do not compute style."""
         return None if engine is self.style else engine
-
-
-class Along:
-    """An engine that takes another view of the batch along with the first variants: one pass fewer.
-
-    `votes` are the view's, once variants were collected.
-
-    Args:
-        engine: with the batch begun.
-        view: of the same batch, from `engine.view`.
-    """
-
-    def __init__(self, engine: Engine, view: Variants) -> None:
-        self.engine, self.view = engine, view
-        self.votes: Votes | None = None
-
-    def collect(self, variants: Variants, labels: Tensor) -> Votes:
-        """Return the votes of the variants alone."""
-        if self.votes is not None:
-            return self.engine.collect(variants, labels)
-        both, n = self.engine.collect(JoinedVariants((variants, self.view)), labels), len(variants)
-        self.votes = Votes(both.hard[n:], both.soft[n:])
-        return Votes(both.hard[:n], both.soft[:n])

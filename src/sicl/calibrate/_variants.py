@@ -29,8 +29,13 @@ class Variants(Protocol):
     def of_rows(self, rows: Tensor) -> Variants:
         """Return the variants of these samples."""
 
-    def make(self, features: Tensor) -> Tensor:
-        """Return the variants of the features, stacked variant after variant, in the features' dtype."""
+    def make(self, features: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the variants of the features, stacked variant after variant, in the features' dtype.
+
+        Args:
+            features: N, channels last in memory.
+            out: where to write them, if given; V N of the same layout.
+        """
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors that describe the variants."""
@@ -55,8 +60,8 @@ class StyleVariants:
     def of_rows(self, rows: Tensor) -> StyleVariants:
         return StyleVariants(self.scale[:, rows], self.shift[:, rows])
 
-    def make(self, features: Tensor) -> Tensor:
-        return perturb.apply_map(features, self.scale, self.shift)
+    def make(self, features: Tensor, out: Tensor | None = None) -> Tensor:
+        return perturb.apply_map(features, self.scale, self.shift, out=out)
 
     def tensors(self) -> list[Tensor]:
         return [self.scale, self.shift]
@@ -88,8 +93,8 @@ class ContentVariants:
     def of_rows(self, rows: Tensor) -> ContentVariants:
         return ContentVariants(self.std[rows], self.noise, rows if self.rows is None else self.rows[rows])
 
-    def make(self, features: Tensor) -> Tensor:
-        return perturb.window_variants(features, self.std, self.noise, self.rows)
+    def make(self, features: Tensor, out: Tensor | None = None) -> Tensor:
+        return perturb.window_variants(features, self.std, self.noise, self.rows, out=out)
 
     def tensors(self) -> list[Tensor]:
         return [self.std, self.noise, *([] if self.rows is None else [self.rows])]
@@ -113,8 +118,9 @@ class GivenVariants:
     def of_rows(self, rows: Tensor) -> GivenVariants:
         return GivenVariants(self.features[:, rows])
 
-    def make(self, features: Tensor) -> Tensor:
-        return self.features.flatten(0, 1).to(features.dtype)
+    def make(self, features: Tensor, out: Tensor | None = None) -> Tensor:
+        made = self.features.flatten(0, 1)
+        return made.to(features.dtype) if out is None else out.copy_(made)
 
     def tensors(self) -> list[Tensor]:
         return [self.features]
@@ -144,8 +150,12 @@ class JoinedVariants:
     def of_rows(self, rows: Tensor) -> JoinedVariants:
         return JoinedVariants(tuple(kind.of_rows(rows) for kind in self.kinds))
 
-    def make(self, features: Tensor) -> Tensor:
-        return torch.cat([kind.make(features) for kind in self.kinds])
+    def make(self, features: Tensor, out: Tensor | None = None) -> Tensor:
+        made = perturb.room_for(features, len(self)) if out is None else out
+        rows = [len(kind) * len(features) for kind in self.kinds]
+        for kind, part in zip(self.kinds, torch.split(made, rows)):
+            kind.make(features, part)
+        return made
 
     def tensors(self) -> list[Tensor]:
         return [tensor for kind in self.kinds for tensor in kind.tensors()]
@@ -176,6 +186,10 @@ class Votes:
     def of(self, kind: Literal["hard", "soft"]) -> Tensor:
         """Return the votes of one kind, V x N."""
         return self.hard if kind == "hard" else self.soft
+
+    def split(self, sizes: list[int]) -> list[Votes]:
+        """Return the votes of so many variants at a time."""
+        return [Votes(*parts) for parts in zip(torch.split(self.hard, sizes), torch.split(self.soft, sizes))]
 
 
 class Collector(Protocol):

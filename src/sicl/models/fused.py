@@ -76,9 +76,9 @@ class FusedSuffix:
     def prepare(self) -> None:
         """Take over what this pass needs of the live network, in place; folded norms go into the weights."""
         self.twin.refresh(self._used, self._slots)
-        if not self.records:
-            for fold in self._folds:
-                fold.write()
+        if not self.records and self._folds:
+            biases = [fold.write() for fold in self._folds]
+            torch._foreach_copy_([fold.bias for fold in self._folds], biases)
 
     @torch.no_grad()
     def settle(self, features: Tensor, *, compiled: bool = False) -> None:
@@ -194,15 +194,12 @@ class Fold:
         """Return the live weight and bias."""
         return [table[name] for table, name in filter(None, (self._weight, self._bias))]
 
-    def write(self) -> None:
-        """Write the folded weight and bias, in place."""
+    def write(self) -> Tensor:
+        """Write the folded weight, in place; return what the bias will be."""
         weight, *bias = self.sources()
         scale, shift = self.slot.scale, self.slot.shift
         torch.mul(weight, scale.view(-1, *[1] * (weight.ndim - 1)), out=self.weight)
-        if bias:
-            torch.addcmul(shift, bias[0], scale, out=self.bias)
-        else:
-            self.bias.copy_(shift)
+        return torch.addcmul(shift, bias[0], scale) if bias else shift
 
 
 def _milliseconds(function: Callable[[Tensor], Tensor], features: Tensor) -> float:

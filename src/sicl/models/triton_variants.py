@@ -20,19 +20,20 @@ def usable(features: Tensor) -> bool:
     return _proven(features.device)
 
 
-def affine(features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Return scale f + shift (both V x N x C) as (V N) features."""
-    out, inner, channels = _output(features, len(scale))
+def affine(features: Tensor, scale: Tensor, shift: Tensor, out: Tensor) -> Tensor:
+    """Write scale f + shift (both V x N x C) to `out`, (V N) features with their channels last."""
+    inner, channels, rows = _sizes(features)
     grid = (len(out), triton.cdiv(inner, _BLOCK))
-    rows = len(features)
     _affine[grid](features, scale.contiguous(), shift.contiguous(), out, inner, channels, rows, BLOCK=_BLOCK)
     return out
 
 
-def noisy(features: Tensor, std: Tensor, blocks: Tensor, windows: Tensor | None, step: int) -> Tensor:
-    """Return f + std e as (V N) features; e is each sample's window of each variant's block (V x L)."""
-    out, inner, channels = _output(features, len(blocks))
-    rows, grid = len(features), (len(out), triton.cdiv(inner, _BLOCK))
+def noisy(
+    features: Tensor, std: Tensor, blocks: Tensor, windows: Tensor | None, step: int, out: Tensor
+) -> Tensor:
+    """Write f + std e to `out`, (V N) features; e is each sample's window of each variant's block (V x L)."""
+    inner, channels, rows = _sizes(features)
+    grid = (len(out), triton.cdiv(inner, _BLOCK))
     blocks = blocks.contiguous()
     _noisy[grid](
         features,
@@ -56,13 +57,10 @@ def _is_dense(features: Tensor) -> bool:
     return features.is_contiguous(memory_format=layout)
 
 
-def _output(features: Tensor, variants: int) -> tuple[Tensor, int, int]:
-    """(memory for the variants, values in a sample, channels)."""
-    size = (variants * len(features), *features.shape[1:])
-    layout = torch.channels_last if features.ndim == 4 else torch.contiguous_format
-    out = torch.empty(size, dtype=features.dtype, device=features.device, memory_format=layout)
+def _sizes(features: Tensor) -> tuple[int, int, int]:
+    """(values in a sample, channels, samples)."""
     channels = features.shape[1] if features.ndim == 4 else features.shape[2]
-    return out, features[0].numel(), channels
+    return features[0].numel(), channels, len(features)
 
 
 def _affine_kernel(  # type: ignore[no-untyped-def]
@@ -123,11 +121,12 @@ def _proven(device: torch.device) -> bool:
         scale, shift, std, blocks = normal(3, 5, 6), normal(3, 5, 6), normal(5, 6), normal(3, 1000)
         rows = torch.tensor([4, 0, 2, 3, 1], device=device)
         expected = (maps * scale[..., None, None] + shift[..., None, None]).flatten(0, 1)
-        good = torch.allclose(affine(maps, scale, shift), expected, atol=1e-5)
+        out = torch.empty_like(expected, memory_format=torch.channels_last)
+        good = torch.allclose(affine(maps, scale, shift, out), expected, atol=1e-5)
         for windows, order in ((None, range(5)), (rows, rows.tolist())):
             cut = torch.stack([blocks[:, 97 * i : 97 * i + 378] for i in order], 1).view(3, 5, 7, 9, 6)
             expected = (maps + std[..., None, None] * cut.movedim(-1, 2)).flatten(0, 1)
-            good &= torch.allclose(noisy(maps, std, blocks, windows, 97), expected, atol=1e-5)
+            good &= torch.allclose(noisy(maps, std, blocks, windows, 97, out), expected, atol=1e-5)
         return good
     except Exception:
         return False
