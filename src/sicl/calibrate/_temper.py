@@ -101,8 +101,9 @@ class Temper:
 
 def lowest(grid: Tensor, values: Tensor) -> Tensor:
     """Return where the parabola through the smallest value on an even grid and its neighbours is lowest."""
-    middle = values.argmin().clamp(1, len(grid) - 2)
-    left, centre, right = values[middle - 1], values[middle], values[middle + 1]
+    # A position on the device as an index would wait for it; as a list of positions it does not.
+    middle = values.argmin(dim=0, keepdim=True).clamp(1, len(grid) - 2)
+    left, centre, right = (values.gather(0, middle + step) for step in (-1, 0, 1))
     bend = (left - 2 * centre + right).clamp_min(1e-12)
     shift = (0.5 * (left - right) / bend).clamp(-1.0, 1.0)
-    return grid[middle] + shift * (grid[1] - grid[0])
+    return (grid.gather(0, middle) + shift * (grid[1] - grid[0])).squeeze(0)

@@ -142,14 +142,17 @@ def _normalise_kernel(  # type: ignore[no-untyped-def]
     part, strip, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     channel = strip * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = channel < channels
-    total = tl.zeros((BLOCK_C,), dtype=tl.float32)
-    squares = tl.zeros((BLOCK_C,), dtype=tl.float32)
-    for number in range(parts):
-        place = (number * groups + group) * channels + channel
-        total += tl.load(sums + place, mask=inside, other=0.0)
-        squares += tl.load(sums + parts * groups * channels + place, mask=inside, other=0.0)
-    mean = total / rows
-    variance = tl.maximum(squares / rows - mean * mean, 0.0)
+    # Many partial sums at a time: one after the other, each would wait for its memory.
+    totals = tl.zeros((BLOCK_M, BLOCK_C), dtype=tl.float32)
+    squared = tl.zeros((BLOCK_M, BLOCK_C), dtype=tl.float32)
+    for start in range(0, parts, BLOCK_M):
+        number = start + tl.arange(0, BLOCK_M)
+        mask = (number < parts)[:, None] & inside[None, :]
+        place = (number * groups + group)[:, None] * channels + channel[None, :]
+        totals += tl.load(sums + place, mask=mask, other=0.0)
+        squared += tl.load(sums + parts * groups * channels + place, mask=mask, other=0.0)
+    mean = tl.sum(totals, axis=0) / rows
+    variance = tl.maximum(tl.sum(squared, axis=0) / rows - mean * mean, 0.0)
     scale = 1.0 / tl.sqrt(variance + eps)
     if WEIGHT:
         scale = scale * tl.load(weight + channel, mask=inside, other=0.0).to(tl.float32)
