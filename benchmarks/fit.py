@@ -6,26 +6,24 @@ predictions (`fit`), and of those that the batch's statistics give (`self`); and
 are the same without a mirror (`agree`). A rule gives the share of the votes that the batch's statistics have.
 
     python benchmarks/fit.py record --model cifar10=FILE --data DIR --device cuda --out fit
-    python benchmarks/fit.py show fit
+    python benchmarks/fit.py score fit --json results/fit-validation.json
+    python benchmarks/fit.py show results/fit-validation.json
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
-from pathlib import Path
-from statistics import fmean
 
-import numpy as np
 import torch
-from recording import add_options, missing
+from recording import Candidate, Job, Signals, study
+from torch import Tensor
 
 import sicl
 from sicl.adapt import Moment
 from sicl.calibrate._invariance import SiclCalibration
-from sicl.metrics import expected_calibration_error
 
-Rule = Callable[[dict[str, np.ndarray]], np.ndarray]
+Share = Callable[[Signals], Tensor]
+"""The share of the batch's statistics, from what was recorded."""
 
 LIMITS = (0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75)
 RATIOS = (0.75, 0.8, 0.85, 0.9, 0.95)
@@ -57,11 +55,17 @@ class Both(SiclCalibration):
         return out | {name: equal.float().mean().expand(len(labels)) for name, equal in same.items()}
 
 
-def rules() -> dict[str, Rule]:
+def record(job: Job) -> None:
+    """Adapt over one stream, and write both votes."""
+    _, adapter = job.attach()
+    job.record(adapter, Both(sicl.SICL(), adapter).both)
+
+
+def shares() -> dict[str, Share]:
     """Return the rules, by what they say."""
-    found: dict[str, Rule] = {}
+    found: dict[str, Share] = {}
     for share in (0.0, 0.5, 1.0):
-        found[f"{share:g} always"] = lambda s, share=share: np.full_like(s["fit"], share)
+        found[f"{share:g} always"] = lambda s, share=share: torch.full_like(s["fit"], share)
     for limit in LIMITS:
         found[f"1 if fit < {limit}"] = lambda s, limit=limit: s["fit"] < limit
     for ratio in RATIOS:
@@ -69,47 +73,26 @@ def rules() -> dict[str, Rule]:
     for limit in AGREEMENTS:
         found[f"1 if agree < {limit}"] = lambda s, limit=limit: s["agree"] < limit
     for low, high in RAMPS:
-        found[f"fit / self from {high} to {low}"] = lambda s, low=low, high=high: np.clip(
-            (high - s["fit"] / s["self"]) / (high - low), 0, 1
-        )
-        found[f"agree from {high} to {low}"] = lambda s, low=low, high=high: np.clip(
-            (high - s["agree"]) / (high - low), 0, 1
-        )
+        found[f"fit / self from {high} to {low}"] = lambda s, low=low, high=high: (
+            (high - s["fit"] / s["self"]) / (high - low)
+        ).clamp(0, 1)
+        found[f"agree from {high} to {low}"] = lambda s, low=low, high=high: (
+            (high - s["agree"]) / (high - low)
+        ).clamp(0, 1)
+    found["as built: fit / self from 1.0 to 0.6, in quarters"] = lambda s: (
+        torch.round(4 * ((1 - s["fit"] / s["self"]) / 0.4).clamp(0, 1)) / 4
+    )
     return found
 
 
-def show(folder: Path) -> str:
-    """Return a table: ECE by the rule that decides between the statistics, and the mean share of the batch's."""
-    streams = {path.stem: dict(np.load(path)) for path in sorted(folder.glob("*.npz"))}
-    lines = [["share of the batch's", *streams, "mean"], ["---"] * (len(streams) + 2)]
-    for name, rule in rules().items():
-        errors, cells = [], []
-        for stream in streams.values():
-            share = rule(stream)
-            confidence = torch.from_numpy(share * stream["renewed"] + (1 - share) * stream["own"]).float()
-            right = torch.from_numpy(stream["label"] == stream["target"])
-            errors.append(100 * expected_calibration_error(confidence, right))
-            cells.append(f"{errors[-1]:.2f} ({100 * share.mean():.0f} %)")
-        lines.append([name, *cells, f"{fmean(errors):.2f}"])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def candidates() -> dict[str, Candidate]:
+    """Return the confidences by every rule."""
 
+    def mean(share: Share) -> Candidate:
+        return lambda s: torch.lerp(s["own"], s["renewed"], share(s).float())
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    add_options(commands.add_parser("record"), methods="rotta,sotta", n=4096, out="fit")
-    showing = commands.add_parser("show")
-    showing.add_argument("folder", type=Path)
-    options = parser.parse_args()
-    if options.command == "show":
-        print(show(options.folder))
-        return
-    for job in missing(options):
-        _, adapter = job.attach()
-        job.record(adapter, Both(sicl.SICL(), adapter).both)
+    return {name: mean(share) for name, share in shares().items()}
 
 
 if __name__ == "__main__":
-    main()
+    study(__doc__, record, candidates(), methods="rotta,sotta,source", n=4096, out="fit")

@@ -10,23 +10,18 @@ images), by the network as attached (with the batch's statistics), and the softm
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from statistics import fmean
 
-import numpy as np
 import torch
-from recording import Job, Signals, add_options, missing
+from recording import Job, Signals, study
 from torch import Tensor
 
 import sicl
 from sicl.adapt import Moment
 from sicl.calibrate._base import predicted_probability
 from sicl.calibrate._invariance import SiclCalibration
-from sicl.metrics import auroc, expected_calibration_error
+from sicl.calibrate._statistics import Statistics
 
 POWERS = (0.0, 0.15, 0.3)
 
@@ -41,7 +36,8 @@ class Recorder(SiclCalibration):
         self.attached.follow()
         self.temper.observe(moment.images, labels, self._predicts(moment))
         fitted = self.temper.temperature
-        self._decided = super()._renewable(labels)
+        decided = Statistics.in_question(self.statistics, labels)
+        self.statistics.in_question = lambda _labels: decided
         state = self.generator.get_state()
         out = {f"{prefix}softmax at T": predicted_probability(moment.logits.float() / fitted, labels)}
         for power in powers:
@@ -51,9 +47,6 @@ class Recorder(SiclCalibration):
             for member in self.spec.members:
                 out[f"{prefix}{member} {power:g}"] = signals[f"{member}_invariance"]
         return out
-
-    def _renewable(self, labels: Tensor) -> bool:
-        return self._decided
 
 
 def record(job: Job) -> None:
@@ -98,64 +91,5 @@ def candidates() -> dict[str, Callable[[Signals], Tensor]]:
     return found
 
 
-def score(path: Path) -> dict[str, object]:
-    """Return the scores of every candidate on one stream."""
-    with np.load(path) as archive:
-        arrays = {name: torch.from_numpy(archive[name]) for name in archive.files}
-    right = arrays.pop("label") == arrays.pop("target")
-    rows = {}
-    for name, candidate in candidates().items():
-        confidence = candidate(arrays).float()
-        rows[name] = [
-            round(100 * expected_calibration_error(confidence, right), 2),
-            round(100 * float(confidence.mean() - right.float().mean()), 2),
-            round(100 * auroc(confidence, right), 2),
-        ]
-    dataset, method, job = path.stem.split("-")
-    return {"dataset": dataset, "method": method, "stream": job, "n": len(right), "ece, bias, auroc": rows}
-
-
-def show(streams: list[dict]) -> str:
-    """Return a table: a row for each candidate, ECE for each data set and kind of stream, best first."""
-    groups: dict[str, list[dict]] = {}
-    for stream in streams:
-        kind = "dynamic" if stream["stream"] == "dynamic" else "benign"
-        groups.setdefault(f"{stream['dataset']}, {kind}", []).append(stream["ece, bias, auroc"])
-
-    def means(name: str, column: int) -> list[float]:
-        return [fmean(rows[name][column] for rows in groups[kind]) for kind in sorted(groups)]
-
-    lines = [["candidate", *sorted(groups), "mean ECE", "bias", "AUROC"]]
-    lines.append(["---"] * len(lines[0]))
-    for name in sorted(streams[0]["ece, bias, auroc"], key=lambda name: fmean(means(name, 0))):
-        ece, bias, area = (means(name, column) for column in range(3))
-        cells = [*(f"{value:.2f}" for value in ece), f"{fmean(ece):.2f}", f"{fmean(bias):+.1f}"]
-        lines.append([name, *cells, f"{fmean(area):.1f}"])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    add_options(commands.add_parser("record"), methods="tent,eata,sar,rotta,sotta", n=5120, out="levels")
-    scoring = commands.add_parser("score")
-    scoring.add_argument("folder", type=Path)
-    scoring.add_argument("--json", type=Path, required=True)
-    showing = commands.add_parser("show")
-    showing.add_argument("file", type=Path)
-    options = parser.parse_args()
-    if options.command == "record":
-        for job in missing(options):
-            record(job)
-    elif options.command == "score":
-        scores = [score(path) for path in sorted(options.folder.glob("*.npz"))]
-        options.json.write_text(json.dumps(scores, separators=(",", ":")) + "\n")
-        print(show(scores))
-    else:
-        print(show(json.loads(options.file.read_text())))
-
-
 if __name__ == "__main__":
-    main()
+    study(__doc__, record, candidates(), methods="tent,eata,sar,rotta,sotta", n=5120, out="levels")

@@ -1,12 +1,14 @@
-"""What the studies share that record a calibration's signals on adapting streams: options, streams and files."""
+"""What studies share that record signals on adapting streams, and score confidences made of them."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -16,10 +18,13 @@ import sicl
 from sicl.adapt import METHODS, Adapter, Moment
 from sicl.corruptions import VALIDATION_CORRUPTIONS
 from sicl.data import load_dataset, source_data
+from sicl.metrics import auroc, expected_calibration_error
 from sicl.streams import Benign, Dynamic
 
 Signals = dict[str, Tensor]
 """N values each, by name."""
+Candidate = Callable[[Signals], Tensor]
+"""Makes a confidence of what was recorded."""
 
 
 def add_options(parser: argparse.ArgumentParser, *, methods: str, n: int, out: str) -> None:
@@ -89,6 +94,76 @@ class Job:
         self.out.parent.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(self.out, target=torch.cat(target).numpy(), **arrays)
         print(f"{self.out.name}: {time.perf_counter() - started:.0f} s", flush=True)
+
+
+def score(path: Path, candidates: dict[str, Candidate]) -> dict[str, object]:
+    """Return the scores of every candidate on one stream."""
+    with np.load(path) as archive:
+        arrays = {name: torch.from_numpy(archive[name]) for name in archive.files}
+    right = arrays.pop("label") == arrays.pop("target")
+    rows = {}
+    for name, candidate in candidates.items():
+        confidence = candidate(arrays).float()
+        rows[name] = [
+            round(100 * expected_calibration_error(confidence, right), 2),
+            round(100 * float(confidence.mean() - right.float().mean()), 2),
+            round(100 * auroc(confidence, right), 2),
+        ]
+    dataset, method, job = path.stem.split("-")
+    return {"dataset": dataset, "method": method, "stream": job, "n": len(right), "ece, bias, auroc": rows}
+
+
+def show(streams: list[dict]) -> str:
+    """Return a table: a row for each candidate, ECE for each data set and kind of stream, best first."""
+    groups: dict[str, list[dict]] = {}
+    for stream in streams:
+        kind = "dynamic" if stream["stream"] == "dynamic" else "benign"
+        kind = "no adaptation" if stream["method"] == "source" else kind
+        groups.setdefault(f"{stream['dataset']}, {kind}", []).append(stream["ece, bias, auroc"])
+
+    def means(name: str, column: int) -> list[float]:
+        return [fmean(rows[name][column] for rows in groups[kind]) for kind in sorted(groups)]
+
+    lines = [["candidate", *sorted(groups), "mean ECE", "bias", "AUROC"]]
+    lines.append(["---"] * len(lines[0]))
+    for name in sorted(streams[0]["ece, bias, auroc"], key=lambda name: fmean(means(name, 0))):
+        ece, bias, area = (means(name, column) for column in range(3))
+        cells = [*(f"{value:.2f}" for value in ece), f"{fmean(ece):.2f}", f"{fmean(bias):+.1f}"]
+        lines.append([name, *cells, f"{fmean(area):.1f}"])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def study(
+    description: str | None,
+    record: Callable[[Job], None],
+    candidates: dict[str, Candidate],
+    *,
+    methods: str,
+    n: int,
+    out: str,
+) -> None:
+    """Be the command line of a study: `record` streams, `score` the candidates on them, `show` the scores."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    add_options(commands.add_parser("record"), methods=methods, n=n, out=out)
+    scoring = commands.add_parser("score")
+    scoring.add_argument("folders", type=Path, nargs="+")
+    scoring.add_argument("--json", type=Path, required=True)
+    showing = commands.add_parser("show")
+    showing.add_argument("file", type=Path)
+    options = parser.parse_args()
+    if options.command == "record":
+        for job in missing(options):
+            record(job)
+    elif options.command == "score":
+        files = [path for folder in options.folders for path in sorted(folder.glob("*.npz"))]
+        scores = [score(path, candidates) for path in files]
+        options.json.write_text(json.dumps(scores, separators=(",", ":")) + "\n")
+        print(show(scores))
+    else:
+        print(show(json.loads(options.file.read_text())))
 
 
 def missing(options: argparse.Namespace) -> Iterator[Job]:

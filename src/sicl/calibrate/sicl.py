@@ -53,8 +53,8 @@ class SICL(Calibrator):
         content_layer: where to perturb content, likewise.
         norm: batch norms during variants: "frozen" at the clean batch's statistics, or each variant's "batch".
         statistics: for a network that normalises with running statistics: "network": so do the votes; "auto":
-            they use the batch's own when the running ones no longer fit the stream (few mirrored predictions
-            survive the change), unless the batches are small or sorted by class.
+            the less the running ones fit the stream (the fewer mirrored predictions survive the change), the more
+            votes use the batch's own, unless the batches are small or sorted by class.
         mixstyle_alpha: of the Beta distribution that mixes styles.
         engine: how variants are computed; see `docs/engine.md`. "auto" finds the fastest that works.
         precision: of the variants' passes; "auto": bfloat16 where the device is faster in it.

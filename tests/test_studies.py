@@ -1,0 +1,38 @@
+"""The studies under `benchmarks/`: recorded, scored and shown on a few real images, as a reader would."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MODEL = ROOT / "src" / "sicl" / "models" / "_embedded" / "resnet18_w16_cifar10.safetensors"
+
+
+def study(name: str, *arguments: str | Path) -> str:
+    """Run a study's command and return what it printed."""
+    command = [sys.executable, str(ROOT / "benchmarks" / name), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "row"),
+    [("fit.py", "source", "as built"), ("levels.py", "rotta", "all votes by the adapted network")],
+)
+def test_a_study_records_scores_and_shows(tmp_path: Path, name: str, method: str, row: str) -> None:
+    """Each candidate has a row, and what was recorded is not recorded again."""
+    options = ["--model", f"demo={MODEL}", "--methods", method, "--streams", "speckle_noise", "--n", "64"]
+    record = ["record", *options, "--out", tmp_path / "recorded"]
+    assert f"demo-{method}-speckle_noise.npz" in study(name, *record)
+    assert study(name, *record) == ""
+    scores = tmp_path / "scores.json"
+    table = study(name, "score", tmp_path / "recorded", "--json", scores)
+    assert any(line.startswith(f"| {row}") for line in table.splitlines())
+    assert study(name, "show", scores) == table
+    assert json.loads(scores.read_text())[0]["n"] == 64
