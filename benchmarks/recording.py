@@ -23,16 +23,17 @@ from sicl.streams import Benign, Dynamic
 
 Signals = dict[str, Tensor]
 """N values each, by name."""
+BY_CLASS = " by class"
 Candidate = Callable[[Signals], Tensor]
 """Makes a confidence of what was recorded."""
 
 
-def add_options(parser: argparse.ArgumentParser, *, methods: str, n: int, out: str) -> None:
+def add_options(parser: argparse.ArgumentParser, *, methods: str, n: int, out: str, streams: str) -> None:
     """Add what a recording needs; the arguments are defaults."""
     parser.add_argument("--data")
     parser.add_argument("--model", action="append", required=True, metavar="DATASET=FILE")
     parser.add_argument("--methods", default=methods)
-    parser.add_argument("--streams", default=",".join((*VALIDATION_CORRUPTIONS, "dynamic")))
+    parser.add_argument("--streams", default=streams)
     parser.add_argument("--n", type=int, default=n)
     parser.add_argument("--seed", type=int, default=0, help="of the streams")
     parser.add_argument("--device", default="cpu")
@@ -49,7 +50,7 @@ class Job:
         dataset: the data set's name.
         file: the source model.
         method: that adapts; predictions are taken after the update.
-        stream: a corruption, or "dynamic".
+        stream: a corruption, a corruption followed by " by class" (sorted), or "dynamic".
     """
 
     options: argparse.Namespace
@@ -83,7 +84,9 @@ class Job:
                 seed=options.seed,
             )
         else:
-            stream = Benign(corruption=self.stream, severity=5, n=options.n, seed=options.seed)
+            corruption = self.stream.removesuffix(BY_CLASS)
+            order = "label" if self.stream.endswith(BY_CLASS) else "iid"
+            stream = Benign(corruption=corruption, severity=5, n=options.n, seed=options.seed, order=order)
         rows: list[Signals] = []
         target = []
         data = load_dataset(self.dataset, options.data)
@@ -117,7 +120,8 @@ def show(streams: list[dict]) -> str:
     """Return a table: a row for each candidate, ECE for each data set and kind of stream, best first."""
     groups: dict[str, list[dict]] = {}
     for stream in streams:
-        kind = "dynamic" if stream["stream"] == "dynamic" else "benign"
+        name = stream["stream"]
+        kind = "by class" if name.endswith(BY_CLASS) else "dynamic" if name == "dynamic" else "benign"
         kind = "no adaptation" if stream["method"] == "source" else kind
         groups.setdefault(f"{stream['dataset']}, {kind}", []).append(stream["ece, bias, auroc"])
 
@@ -141,13 +145,14 @@ def study(
     methods: str,
     n: int,
     out: str,
+    streams: str = ",".join((*VALIDATION_CORRUPTIONS, "dynamic")),
 ) -> None:
     """Be the command line of a study: `record` streams, `score` the candidates on them, `show` the scores."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    add_options(commands.add_parser("record"), methods=methods, n=n, out=out)
+    add_options(commands.add_parser("record"), methods=methods, n=n, out=out, streams=streams)
     scoring = commands.add_parser("score")
     scoring.add_argument("folders", type=Path, nargs="+")
     scoring.add_argument("--json", type=Path, required=True)

@@ -23,7 +23,11 @@ def study(name: str, *arguments: str | Path) -> str:
 
 @pytest.mark.parametrize(
     ("name", "method", "row"),
-    [("fit.py", "source", "as built"), ("levels.py", "rotta", "all votes by the adapted network")],
+    [
+        ("fit.py", "source", "as built"),
+        ("levels.py", "rotta", "all votes by the adapted network"),
+        ("pooled.py", "tent", "votes (SICL)"),
+    ],
 )
 def test_a_study_records_scores_and_shows(tmp_path: Path, name: str, method: str, row: str) -> None:
     """Each candidate has a row, and what was recorded is not recorded again."""
