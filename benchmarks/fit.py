@@ -21,6 +21,7 @@ from torch import Tensor
 import sicl
 from sicl.adapt import Moment
 from sicl.calibrate._invariance import SiclCalibration
+from sicl.calibrate._statistics import LOST, STEPS
 
 Share = Callable[[Signals], Tensor]
 """The share of the batch's statistics, from what was recorded."""
@@ -79,8 +80,8 @@ def shares() -> dict[str, Share]:
         found[f"agree from {high} to {low}"] = lambda s, low=low, high=high: (
             (high - s["agree"]) / (high - low)
         ).clamp(0, 1)
-    found["as built: fit / self from 1.0 to 0.6, in quarters"] = lambda s: (
-        torch.round(4 * ((1 - s["fit"] / s["self"]) / 0.4).clamp(0, 1)) / 4
+    found[f"as built: fit / self from 1.0 to {1 - LOST}, in {STEPS} steps"] = lambda s: (
+        torch.round(STEPS * ((1 - s["fit"] / s["self"]) / LOST).clamp(0, 1)) / STEPS
     )
     return found
 

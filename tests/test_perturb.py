@@ -55,6 +55,31 @@ def test_no_noise_changes_nothing(shape: tuple[int, ...]) -> None:
     assert torch.equal(again, features.repeat(2, *[1] * (features.ndim - 1)))
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_variants_are_the_same_where_they_are_written_to_and_carry_gradients_where_not(
+    shape: tuple[int, ...],
+) -> None:
+    """A part of a larger memory is as good as memory of their own."""
+    features = noise(*shape).requires_grad_()
+    mean, std = (value.detach() for value in perturb.style_statistics(features))
+    scale, shift = 1 + 0.1 * noise(4, *mean.shape, seed=1), noise(4, *std.shape, seed=2)
+    kinds = {
+        "style": lambda f, out: perturb.apply_map(f, scale, shift, out=out),
+        "content": lambda f, out: perturb.content_variants(f, std, noise(4, *shape, seed=3), out=out),
+    }
+    for make in kinds.values():
+        made = make(features, None)
+        made.sum().backward()
+        assert features.grad is not None
+        assert bool(features.grad.isfinite().all())
+        whole = perturb.room_for(features, 6).zero_()
+        place = whole[shape[0] : 5 * shape[0]]
+        assert make(features.detach(), place) is place
+        assert torch.equal(place, made.detach())
+        assert not whole[: shape[0]].any()
+        assert not whole[5 * shape[0] :].any()
+
+
 def test_a_dead_channel_stays_finite() -> None:
     """A channel without spread must not divide by zero."""
     features = torch.zeros(2, 3, 4, 4)

@@ -83,14 +83,11 @@ def apply_map(features: Tensor, scale: Tensor, shift: Tensor, *, out: Tensor | N
 
     They are written to `out`, if given: memory as of `room_for`.
     """
-    out = room_for(features, len(scale)) if out is None else out
     if triton_variants.usable(features):
+        out = room_for(features, len(scale)) if out is None else out
         return triton_variants.affine(features, scale, shift, out)
     base = _channels_last(features).unsqueeze(0)
-    torch.addcmul(
-        _per_channel(shift, features), base, _per_channel(scale, features), out=_by_variant(out, features)
-    )
-    return out
+    return _sum_of(_per_channel(shift, features), base, _per_channel(scale, features), features, out)
 
 
 def content_variants(features: Tensor, std: Tensor, noise: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -102,11 +99,9 @@ def content_variants(features: Tensor, std: Tensor, noise: Tensor, *, out: Tenso
         noise: V x (features' shape).
         out: where to write them, if given: memory as of `room_for`.
     """
-    out = room_for(features, len(noise)) if out is None else out
     base = _channels_last(features).unsqueeze(0)
     inner = noise.movedim(2, -1) if features.ndim == 4 else noise
-    torch.addcmul(base, _per_channel(std.unsqueeze(0), features), inner, out=_by_variant(out, features))
-    return out
+    return _sum_of(base, _per_channel(std.unsqueeze(0), features), inner, features, out)
 
 
 def window_variants(
@@ -121,8 +116,8 @@ def window_variants(
         rows: the number of each sample's window, if not 0, 1, 2, ...
         out: where to write them, if given: memory as of `room_for`.
     """
-    out = room_for(features, len(blocks)) if out is None else out
     if triton_variants.usable(features):
+        out = room_for(features, len(blocks)) if out is None else out
         return triton_variants.noisy(features, std, blocks, rows, WINDOW_STEP, out)
     return content_variants(features, std, windows(blocks.to(features.dtype), features, rows), out=out)
 
@@ -175,10 +170,15 @@ def _channels_last(features: Tensor) -> Tensor:
     return features.movedim(1, -1) if features.ndim == 4 else features
 
 
-def _by_variant(made: Tensor, features: Tensor) -> Tensor:
-    """(V N) features as V x N, with the channels as last dimension."""
-    inner = _channels_last(made)
-    return inner.view(-1, len(features), *inner.shape[1:])
+def _sum_of(base: Tensor, one: Tensor, other: Tensor, features: Tensor, out: Tensor | None) -> Tensor:
+    """Return base + one other, V x N with the channels as last dimension, as (V N) features; or write it there."""
+    if out is None:
+        # Gradients flow through what is not written to a given place.
+        made = torch.addcmul(base, one, other).flatten(0, 1)
+        return made.movedim(-1, 1) if features.ndim == 4 else made
+    inner = _channels_last(out)
+    torch.addcmul(base, one, other, out=inner.view(-1, len(features), *inner.shape[1:]))
+    return out
 
 
 def _per_channel(values: Tensor, features: Tensor) -> Tensor:

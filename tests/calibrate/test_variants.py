@@ -15,6 +15,7 @@ from sicl.calibrate._budget import ROUNDS, Settling, standard_error
 from sicl.calibrate._capture import Lanes
 from sicl.calibrate._casting import Casting, Kind, shared
 from sicl.calibrate._engine import Engine, EngineOptions
+from sicl.calibrate._members import Engines
 from sicl.calibrate._variants import (
     ContentVariants,
     GivenVariants,
@@ -297,7 +298,8 @@ def test_kinds_of_one_engine_vote_together_as_they_would_alone(way: str, norm: s
     drawn = {"style": style_of(features), "content": content_of(features), "mirror": view}
     alone = {name: runner.collect(variants, labels) for name, variants in drawn.items()}
     kinds = {name: Kind(runner, lambda _n, v=v: v) for name, v in drawn.items()}
-    cast, sent = Casting(kinds, labels, Lanes(torch.device("cpu"))), runner.rows_sent
+    engines, lanes = Engines(runner, runner, runner), Lanes(torch.device("cpu"))
+    cast, sent = Casting(engines, kinds, labels, lanes), runner.rows_sent
     found = cast({"style": 5, "content": 5, "mirror": 1})
     assert runner.rows_sent - sent == 11 * 12
     for name, votes in found.items():

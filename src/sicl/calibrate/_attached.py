@@ -41,9 +41,8 @@ class Attached:
     def follow(self) -> nn.Module:
         """Take over the live network's modes and statistics as they are now; return the network."""
         for live, own in self._pairs:
-            # Plain attributes; a module's own way to set one takes a hundred times as long.
-            modes = {"training": live.training, "track_running_stats": live.track_running_stats}
-            own.__dict__.update(modes)
+            # Plain attributes: a module's own way to set one looks through its tables first.
+            own.__dict__.update(training=live.training, track_running_stats=live.track_running_stats)
             own._buffers.update(live._buffers)
         return self.network
 

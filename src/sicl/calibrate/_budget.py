@@ -43,7 +43,7 @@ class Settling:
         settled: float = SETTLED,
     ) -> None:
         self._cast, self._votes, self._rounds, self._settled = cast, votes, rounds, settled
-        self.begun = {name: self._pairs(cast) for name, cast in first.items()}
+        self.begun = {name: self._pairs(seen) for name, seen in first.items()}
         self._errors = _errors(self.begun.values())
 
     def finish(self) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from sicl.calibrate._capture import Lanes
 from sicl.calibrate._draws import Draw
 from sicl.calibrate._engine import Engine
+from sicl.calibrate._members import Engines
 from sicl.calibrate._variants import JoinedVariants, Votes, joined
 
 Cast = Callable[[Mapping[str, int]], dict[str, Votes]]
@@ -23,33 +24,32 @@ class Kind:
     Args:
         engine: computes their votes.
         draw: draws them.
-        lane: where in a graph.
     """
 
     engine: Engine
     draw: Draw
-    lane: Engine | None = None
 
 
 class Casting:
     """Casts votes on the labels of a batch that the engines have begun.
 
     Args:
+        engines: that compute.
         kinds: by name; drawn in this order, engine by engine.
         labels: N.
         lanes: of the graph that is captured, if one is.
     """
 
-    def __init__(self, kinds: Mapping[str, Kind], labels: Tensor, lanes: Lanes) -> None:
-        self.kinds, self._labels, self._lanes = kinds, labels, lanes
+    def __init__(self, engines: Engines, kinds: Mapping[str, Kind], labels: Tensor, lanes: Lanes) -> None:
+        self._engines, self._kinds, self._labels, self._lanes = engines, kinds, labels, lanes
 
     def __call__(self, counts: Mapping[str, int]) -> dict[str, Votes]:
         """Return the votes of so many new variants of each kind, by name."""
-        asked = {name: kind for name, kind in self.kinds.items() if counts.get(name, 0) > 0}
+        asked = {name: kind for name, kind in self._kinds.items() if counts.get(name, 0) > 0}
         votes: dict[str, Votes] = {}
         for engine in dict.fromkeys(kind.engine for kind in asked.values()):
             names = [name for name, kind in asked.items() if kind.engine is engine]
-            with self._lanes.of(asked[names[0]].lane):
+            with self._lanes.of(self._engines.lane(engine)):
                 drawn = [asked[name].draw(counts[name]) for name in names]
                 together = drawn[0] if len(drawn) == 1 else JoinedVariants(tuple(drawn))
                 parts = engine.collect(together, self._labels).split([len(variants) for variants in drawn])

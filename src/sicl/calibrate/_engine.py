@@ -120,8 +120,6 @@ class Engine:
 
     def collect_view(self, images: Tensor, labels: Tensor) -> Votes:
         """Return the votes of another view of the last batch alone."""
-        if self.resumes:
-            return self.collect(self.view(images), labels)
         return count(self.logits(images).unsqueeze(0), labels, self._votes_at(labels))
 
     @torch.no_grad()

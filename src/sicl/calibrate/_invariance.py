@@ -142,26 +142,20 @@ class SiclCalibration(Calibration):
         signals = {"softmax": predicted_probability(logits, labels)}
         lanes = Lanes(images.device, open_=self._room_for_two(len(labels)))
         share, begun = self._begin(images, labels, temperature, signals, lanes)
-        engines = next(iter(begun))
-        asked = [
-            self._kinds(images, who, features, lanes, "mirror_invariance" in signals)
-            for who, features in begun.items()
-        ]
-        style, kinds = asked[0]
-        cast: Cast = Casting(kinds, labels, lanes)
-        if len(asked) == 2:
-            cast = shared(cast, Casting(asked[1][1], labels, lanes), share)
-        counts = {name: n for name, n in self._counts.items() if name in kinds}
-        votes = cast(counts)
+        asked = [(who, *self._kinds(images, who, features, lanes)) for who, features in begun.items()]
+        engines, style, kinds = asked[0]
+        casts: list[Cast] = [Casting(who, kinds, labels, lanes) for who, _, kinds in asked]
+        cast = casts[0] if len(casts) == 1 else shared(casts[0], casts[1], share)
+        votes = cast({name: n for name, n in self._counts.items() if name in kinds})
         lanes.join()
-        if "mirror" in self.spec.members and "mirror_invariance" not in (signals | votes):
+        if "mirror" in begun[engines] and "mirror_invariance" not in votes:
             votes["mirror_invariance"] = engines.mirror.collect_view(images.flip(-1), labels)
         drawn, settling = {name: votes.pop(name) for name in _DRAWN if name in votes}, None
         if self.spec.variants == "adaptive" and drawn:
             settling = Settling(cast, drawn, self.spec.votes)
         else:
             votes |= drawn
-        signals |= {name: cast.share(self.spec.votes) for name, cast in votes.items()}
+        signals |= {name: seen.share(self.spec.votes) for name, seen in votes.items()}
         return Look(engines, engines.distinct(self._asked), signals, style, settling)
 
     @property
@@ -174,7 +168,7 @@ class SiclCalibration(Calibration):
 
     def _room_for_two(self, rows: int) -> bool:
         """Whether two engines may compute at once within the memory that one may take."""
-        most = 4 if self.spec.variants == "adaptive" else max(self.spec.variants, self.spec.content_variants)
+        most = max(self._counts.values())
         return all(e.has_room((most + 1) * rows, share=0.5) for e in self.own.distinct(self._asked))
 
     def _begin(
@@ -228,27 +222,23 @@ class SiclCalibration(Calibration):
         return {member: begun[getattr(engines, member)] for member in members}
 
     def _kinds(
-        self, images: Tensor, engines: Engines, features: Features, lanes: Lanes, mirrored: bool
+        self, images: Tensor, engines: Engines, features: Features, lanes: Lanes
     ) -> tuple[Tensor | None, dict[str, Kind]]:
         """Return the batch's style, if it is asked about, and what votes behind a signal, by its name."""
         kinds: dict[str, Kind] = {}
         style = None
-        if "style" in self.spec.members:
+        if "style" in features:
             mean, std = perturb.style_statistics(features["style"])
             style = torch.stack([mean, std], dim=1)
             kinds["style_invariance"] = Kind(engines.style, self.draws.style(mean, std))
-        if self.spec.needs_content:
-            lane = engines.lane(engines.content)
-            with lanes.of(lane):
+        if "content" in features:
+            with lanes.of(engines.lane(engines.content)):
                 _, std = perturb.style_statistics(features["content"])
                 draw = self.draws.content(features["content"], std)
-            kinds["content_invariance"] = Kind(engines.content, draw, lane)
-        mirror = engines.mirror
-        if "mirror" in self.spec.members and not mirrored and mirror.resumes:
+            kinds["content_invariance"] = Kind(engines.content, draw)
+        if "mirror" in features and engines.mirror.resumes:
             # One variant, and the same every time.
-            kinds["mirror_invariance"] = Kind(
-                mirror, lambda _n: mirror.view(images.flip(-1)), engines.lane(mirror)
-            )
+            kinds["mirror_invariance"] = Kind(engines.mirror, lambda _n: engines.mirror.view(images.flip(-1)))
         return style, kinds
 
     def state_dict(self) -> dict[str, Any]:

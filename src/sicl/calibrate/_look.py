@@ -70,7 +70,7 @@ class Looks:
     def __init__(self, look: Looking, networks: Iterable[nn.Module], generator: torch.Generator) -> None:
         self._look, self._generator = look, generator
         modules = [module for network in networks for module in network.modules()]
-        tables = [table for m in modules for table in (m._parameters, m._buffers) if table]
+        tables = [table for m in modules for table in (m._parameters, m._buffers)]
         self._shapes: Shapes[_LookGraph] = Shapes(tables, _MOST_SHAPES)
         self._used: tuple[Engine, ...] = ()
         self.problem = ""

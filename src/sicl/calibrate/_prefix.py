@@ -31,7 +31,7 @@ class Prefix:
         unread = set(batch_norms(split.network)) if split.fresh else set()
         modules = list(split.network.modules())
         tables = [m._parameters for m in modules] + [m._buffers for m in modules if m not in unread]
-        self._shapes: Shapes[Captured] = Shapes([table for table in tables if table], _MOST_SHAPES)
+        self._shapes: Shapes[Captured] = Shapes(tables, _MOST_SHAPES)
         self._works = True
 
     def __call__(self, images: Tensor, *, view: bool = False) -> Tensor:

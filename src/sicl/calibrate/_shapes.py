@@ -21,7 +21,7 @@ class Shapes(Generic[Graph]):
 
     def __init__(self, tables: Sequence[Mapping[str, Any]], most: int) -> None:
         self.graphs: dict[Hashable, Graph | None] = {}
-        self._tables, self._most = tables, most
+        self._tables, self._most = [table for table in tables if table], most
         self._addresses: list[int] = []
         self._moves = 0
 

@@ -192,13 +192,6 @@ class Votes:
         return [Votes(*parts) for parts in zip(torch.split(self.hard, sizes), torch.split(self.soft, sizes))]
 
 
-class Collector(Protocol):
-    """Computes the votes of variants."""
-
-    def collect(self, variants: Variants, labels: Tensor) -> Votes:
-        """Return the votes of all variants on the labels."""
-
-
 def joined(parts: list[Votes], dim: int = 0) -> Votes:
     """Return the votes of several parts, variants (0) or samples (1), as one."""
     if len(parts) == 1:
