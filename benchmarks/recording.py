@@ -164,9 +164,13 @@ def study(
             record(job)
     elif options.command == "score":
         files = [path for folder in options.folders for path in sorted(folder.glob("*.npz"))]
+        if not files:
+            parser.error(f"there are no recordings (.npz) in {', '.join(map(str, options.folders))}")
         scores = [score(path, candidates) for path in files]
         options.json.write_text(json.dumps(scores, separators=(",", ":")) + "\n")
         print(show(scores))
+    elif not options.file.is_file():
+        parser.error(f"there is no file {options.file}")
     else:
         print(show(json.loads(options.file.read_text())))
 

@@ -40,3 +40,16 @@ def test_a_study_records_scores_and_shows(tmp_path: Path, name: str, method: str
     assert any(line.startswith(f"| {row}") for line in table.splitlines())
     assert study(name, "show", scores) == table
     assert json.loads(scores.read_text())[0]["n"] == 64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [(["score", "nothing", "--json", "out.json"], "no recordings"), (["show", "nothing.json"], "no file")],
+)
+def test_a_study_without_recordings_says_so(tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    """One sentence, and no file is left behind."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "fit.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert sentence in done.stderr.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
