@@ -17,8 +17,8 @@ from recording import BY_CLASS, Candidate, Job, Signals, study
 
 import sicl
 from sicl.adapt import Adapter, Moment
-from sicl.calibrate._base import predicted_probability
-from sicl.calibrate._invariance import SiclCalibration
+from sicl.engine.variants import predicted_probability
+from sicl.calibrate.sicl.calibration import SiclCalibration
 from sicl.corruptions import VALIDATION_CORRUPTIONS
 
 BATCHES = 8
