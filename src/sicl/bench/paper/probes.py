@@ -17,7 +17,7 @@ from sicl.calibrate._base import require_source
 from sicl.calibrate._passes import as_it_predicts, batches, device_of
 from sicl.calibrate.mc_dropout import dropout_places
 from sicl.calibrate.sicl.variants import beta
-from sicl.engine.split import Split
+from sicl.engine.split import Begun, Split
 from sicl.errors import OptionError, UnsupportedModelError, require_choice, require_positive
 from sicl.metrics import ClassStatistics, style_variance
 from sicl.types import SourceData
@@ -81,7 +81,8 @@ class Measured(Perturbed):
 class _PerturbedCalibration(Calibration):
     def __init__(self, spec: Perturbed, adapter: Adapter) -> None:
         self.spec = spec
-        self.split = Split(adapter.network, spec.layer)
+        frozen = "frozen" if spec.norm == "frozen" else None
+        self.split = Split(adapter.network, spec.layer, statistics=frozen)
         self.later: list[nn.Module] = []
         if spec.kind == "dropout":
             names = dropout_places(adapter.network, STAGES)
@@ -96,19 +97,19 @@ class _PerturbedCalibration(Calibration):
     def confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the share of variants that keep the class."""
         labels = moment.logits.argmax(dim=1)
-        features, _ = self.split.run(moment.images)
+        begun = self.split.run(moment.images)
         kept = torch.zeros(len(labels), device=labels.device)
         for _ in range(self.spec.variants):
-            logits = self.resume(self.variant(features))
+            logits = self.resume(self.variant(begun.features), begun)
             kept += (logits.argmax(dim=1) == labels).float()
         return kept / self.spec.variants, {}
 
-    def resume(self, variant: Tensor) -> Tensor:
+    def resume(self, variant: Tensor, begun: Begun) -> Tensor:
         """Return a variant's logits; dropout goes on after the later stages."""
         with ExitStack() as stack:
             for module in self.later:
                 stack.callback(module.register_forward_hook(self._thinned).remove)
-            return self.split.resume(variant, norm=self.spec.norm)
+            return self.split.resume(variant, begun)
 
     def _thinned(self, _module: nn.Module, _args: Any, output: Tensor) -> Tensor:
         return self._dropped(output)
@@ -169,12 +170,12 @@ class _MeasuredCalibration(_PerturbedCalibration):
         kept = torch.zeros(len(labels), device=labels.device)
         moved, style = torch.zeros_like(kept).double(), torch.zeros_like(kept).double()
         with _inputs_of(self.head) as seen:
-            features, _ = self.split.run(moment.images)
+            begun = self.split.run(moment.images)
             original = self._distance(seen.pop(), labels)
-            maps = _as_maps(features)
+            maps = _as_maps(begun.features)
             for _ in range(self.spec.variants):
-                changed = self.variant(features)
-                logits = self.resume(changed)
+                changed = self.variant(begun.features)
+                logits = self.resume(changed, begun)
                 kept += (logits.argmax(dim=1) == labels).float()
                 moved += self._distance(seen.pop(), labels)
                 style += style_variance(maps, _as_maps(changed).unsqueeze(0))

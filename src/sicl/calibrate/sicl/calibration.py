@@ -1,245 +1,197 @@
-"""SICL live: how far the predictions of a network survive, batch by batch."""
+"""SICL live, batch by batch: poll, weigh, temper, guard."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sicl import perturb
 from sicl.adapt import Adapter, Moment
 from sicl.calibrate._base import Calibration
-from sicl.calibrate._passes import predicted_logits
-from sicl.calibrate.sicl.anchor import Attached
-from sicl.calibrate.sicl.budget import ROUNDS, Settling
-from sicl.calibrate.sicl.casting import Cast, Casting, Kind, shared
+from sicl.calibrate._passes import device_of, predicted_logits
+from sicl.calibrate.sicl.anchor import Anchor
+from sicl.calibrate.sicl.budget import ROUNDS, settle
 from sicl.calibrate.sicl.collapse import Guard
-from sicl.calibrate.sicl.look import Look, Looks
-from sicl.calibrate.sicl.questions import MEMBERS, Engines, Member
-from sicl.calibrate.sicl.statistics import Statistics
+from sicl.calibrate.sicl.options import Name, Options
+from sicl.calibrate.sicl.questions import questions_of
+from sicl.calibrate.sicl.statistics import Replacement, fit_of, share_of
 from sicl.calibrate.sicl.temper import Temper
 from sicl.calibrate.sicl.variants import SMALL_BATCH, Draws
+from sicl.calibrate.sicl.votes import Ask, Poll, paired, standard_error
 from sicl.engine.engine import Engine
-from sicl.engine.graphs import Lanes
-from sicl.engine.variants import count, predicted_probability
+from sicl.engine.graphs import Graphs
+from sicl.engine.norms import batch_norms
+from sicl.engine.split import Begun
+from sicl.engine.variants import Votes, count, predicted_probability
 
-if TYPE_CHECKING:
-    from sicl.calibrate.sicl.spec import SICL
-
-Features = dict[str, Tensor]
-"""What stands at the cuts, by the member that looks there."""
-_DRAWN = ("style_invariance", "content_invariance")
-"""The signals of variants that are drawn: as many as are asked for."""
+Signals = dict[str, Tensor]
+Answers = dict[Name, Votes]
+Clean = Mapping[Engine, Begun]
+"""The batch as engines have begun it."""
 
 
 class SiclCalibration(Calibration):
-    """Invariance of the network that predicts, batch by batch.
+    """How far the predictions of a network survive, batch by batch.
 
     Args:
-        spec: the configuration.
-        adapter: whose network is perturbed.
+        options: the configuration.
+        adapter: whose network is asked.
     """
 
-    def __init__(self, spec: SICL, adapter: Adapter) -> None:
-        self.spec = spec
-        self.attached = Attached(adapter.network)
-        self.own = Engines.of(spec, self.attached, fresh=False)
-        self.used = self.own
-        self._asked: tuple[Member, ...] = tuple(
-            m for m in MEMBERS if m in spec.members or (m == "content" and spec.needs_content)
+    def __init__(self, options: Options, adapter: Adapter) -> None:
+        self.options = options
+        self.anchor = Anchor(adapter.network)
+        self.generator = torch.Generator(device_of(adapter.network))
+        self.draws = Draws(options, self.generator)
+        self.graphs = Graphs()
+        own = "frozen" if options.norm == "frozen" else None
+        self.questions = questions_of(options, self.anchor, self.draws, self.graphs, own)
+        # The same, asked by the batch's statistics: for running ones that no longer fit the stream.
+        self.renewed = questions_of(options, self.anchor, self.draws, self.graphs, "batch")
+        self.poll = Poll((self.anchor.live, self.anchor.network), self.graphs, self.generator)
+        self.temper = Temper(self.generator.device, options.seed)
+        self.guard = Guard(self.anchor)
+        self.replacement = Replacement(
+            batch_norms(adapter.network), options.seed, wanted=options.replaces_statistics
         )
-        parameter = next(iter(adapter.network.parameters()), None)
-        self.generator = torch.Generator(parameter.device if parameter is not None else "cpu")
-        self.draws = Draws(spec, self.generator)
-        self.guard = Guard(self.attached)
-        self.temper = Temper(self.generator.device, spec.seed)
-        self.statistics = Statistics(spec, self.attached)
-        self.looks = Looks(self.look, (self.attached.live, self.attached.network), self.generator)
-        for engine in self.own.distinct():
-            engine.spare = self.looks.forget
         self.reset()
 
     @property
     def engine(self) -> Engine:
-        """What computed the last style variants."""
-        return self.used.style
+        """What computes style variants."""
+        return self.questions["style"].engine
 
-    @property
-    def content_engine(self) -> Engine:
-        """What computed the last content variants."""
-        return self.used.content
-
-    def reset(self) -> None:
-        """Forget the recent batches and start the noise anew."""
-        self.generator.manual_seed(self.spec.seed)
-        self.draws.styles.clear()
-        self.statistics.mixed.reset()
-        self.guard.reset()
-        self.temper.reset()
-
-    def confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the mean vote of the members, relaxed as the spec says, and the signals behind it."""
+    def confidence(self, moment: Moment) -> tuple[Tensor, Signals]:
+        """Return the mean vote on each prediction, tempered and guarded, and the signals behind it."""
         device = moment.images.device
         # Streams, graphs and kernels belong to the current device.
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            return self._confidence(moment)
+            labels = moment.logits.argmax(dim=1)
+            self.anchor.follow()
+            temperature = self._temperature(moment, labels)
+            votes, signals, begun = self._poll(moment.images, labels, temperature)
+            signals["softmax"] = predicted_probability(moment.logits, labels)
+            confidence, error = self._weigh(votes, signals)
+            if self.options.temper:
+                signals["temperature"] = self.temper.temperature
+                confidence, error = self.temper.join(confidence, error, moment.logits, labels)
+            if self.options.relaxation == "guard":
+                level, anchored = self.guard.observe(labels, lambda: self._anchored(moment.images, begun))
+                signals["collapse"] = level
+                if anchored is not None:
+                    signals["anchor"] = anchored
+                    confidence, error = (1 - level) * confidence + level * anchored, (1 - level) * error
+            return confidence, {**signals, "error": error}
 
-    def _confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
-        labels = moment.logits.argmax(dim=1)
-        self.attached.follow()
-        if self.spec.temper:
-            self.temper.observe(moment.images, labels, self._predicts(moment))
+    def _temperature(self, moment: Moment, labels: Tensor) -> Tensor:
+        """Look at mixed images, if it is time; return the temperature of the votes."""
+        if not self.options.temper:
+            return torch.ones((), device=labels.device)
+        engine = self.engine
+
+        def logits(images: Tensor) -> Tensor:
+            # An engine that keeps the clean batch's statistics does not normalise as the network does.
+            if engine.split.statistics == "frozen" and engine.split.batch_dependent():
+                return predicted_logits(moment.network, images)
+            return engine.logits(engine.begin(images))
+
+        self.temper.observe(moment.images, labels, logits)
+        return self.temper.votes_at()
+
+    def _poll(self, images: Tensor, labels: Tensor, temperature: Tensor) -> tuple[Answers, Signals, Clean]:
+        """Ask all questions, by the statistics that fit the stream; as often as the batch needs, if that is asked."""
+        answered, signals, share, begun = self._fit(images, labels, temperature)
+        asks = self._asks({name: n for name, n in self._counts().items() if name not in answered}, share)
+        adaptive = self.options.variants == "adaptive"
+        wanted = [ask.question for ask in asks] if adaptive else [self.questions["content"]]
         # What depends on values, or on batches before, cannot be replayed.
-        steady = (
-            len(labels) >= SMALL_BATCH
-            and not self.statistics.may_be_replaced
-            and self.spec.style != "mixstyle"
+        steady = len(labels) >= SMALL_BATCH and not self.replacement.possible
+        polled = self.poll(
+            asks,
+            images,
+            labels,
+            temperature,
+            begun=begun,
+            keep=tuple(dict.fromkeys(question.engine for question in wanted)),
+            steady=steady and self.options.style != "mixstyle",
         )
-        seen = (self.looks if steady else self.look)(moment.images, moment.logits, self.temper.votes_at())
-        self.used, signals = seen.engines, seen.finished()
-        if seen.style is not None:
-            self.draws.styles.add(seen.style)
-        votes = [signals[f"{member}_invariance"] for member in self.spec.members]
-        confidence = torch.stack(votes).mean(dim=0)
-        if self.spec.temper:
-            signals["temperature"] = self.temper.temperature
-            confidence = self.temper.join(confidence, moment, labels)
-        return self._relaxed(confidence, moment, labels, signals), signals
+        votes = answered | polled.by_name()
+        if adaptive:
+            drawn = {name: seen for name, seen in votes.items() if self.questions[name].drawn}
 
-    def _relaxed(
-        self, confidence: Tensor, moment: Moment, labels: Tensor, signals: dict[str, Tensor]
-    ) -> Tensor:
-        if self.spec.relaxation == "printed":
-            return confidence * (1 - signals["content_invariance"])
-        if self.spec.relaxation == "guard":
-            return self.guard.relax(confidence, labels, signals, lambda: self._attached_logits(moment))
-        return confidence
+            def more(counts: Mapping[Name, int]) -> Answers:
+                return self.poll.again(self._asks(counts, share), polled, labels, temperature).by_name()
 
-    def _predicts(self, moment: Moment) -> Callable[[Tensor], Tensor]:
-        """What gives the network's logits of other images: an engine, if it normalises as the network does."""
-        engine = self.own.style
-        if self.spec.norm == "frozen" and engine.split.batch_dependent():
-            return lambda images: predicted_logits(moment.network, images)
+            votes |= settle(drawn, more, self.options.votes)
+        style = next((seen for question, seen in polled.known.items() if question.name == "style"), None)
+        if style is not None:
+            self.draws.styles.add(style)
+        return votes, signals, polled.begun
 
-        def predict(images: Tensor) -> Tensor:
-            engine.begin(moment.images)
-            return engine.logits(images)
+    def _fit(
+        self, images: Tensor, labels: Tensor, temperature: Tensor
+    ) -> tuple[Answers, Signals, float, Clean]:
+        """Ask the mirror whether running statistics fit; return its votes, the share of the batch's own, the batch."""
+        if not self.replacement.observe(labels):
+            return {}, {}, 0.0, {}
+        mirror = self.renewed["mirror"]
+        clean = mirror.engine.begin(images)
+        mirrored = mirror.engine.logits(clean, mirror.draw(clean, mirror.look(clean), 1, 1.0))
+        fit = fit_of(mirrored[0], mirror.engine.logits(clean), labels)
+        votes: Answers = {"mirror": count(mirrored, labels, temperature)}
+        return votes, {"fit": fit}, share_of(fit), {mirror.engine: clean}
 
-        return predict
-
-    def _attached_logits(self, moment: Moment) -> Tensor:
-        """The attached network's logits; an engine that has the batch begun has most of the way behind it."""
-        if self.used is self.own and self.used.content.split.network is self.attached.network:
-            return self.used.content.logits()
-        return self.attached.logits(moment.images)
-
-    def look(self, images: Tensor, logits: Tensor, temperature: Tensor) -> Look:
-        """Take the votes on a batch, at a temperature; with an adaptive budget, the first round."""
-        labels = logits.argmax(dim=1)
-        signals = {"softmax": predicted_probability(logits, labels)}
-        lanes = Lanes(images.device, open_=self._room_for_two(len(labels)))
-        share, begun = self._begin(images, labels, temperature, signals, lanes)
-        asked = [(who, *self._kinds(images, who, features, lanes)) for who, features in begun.items()]
-        engines, style, kinds = asked[0]
-        casts: list[Cast] = [Casting(who, kinds, labels, lanes) for who, _, kinds in asked]
-        cast = casts[0] if len(casts) == 1 else shared(casts[0], casts[1], share)
-        votes = cast({name: n for name, n in self._counts.items() if name in kinds})
-        lanes.join()
-        if "mirror" in begun[engines] and "mirror_invariance" not in votes:
-            votes["mirror_invariance"] = engines.mirror.collect_view(images.flip(-1), labels)
-        drawn, settling = {name: votes.pop(name) for name in _DRAWN if name in votes}, None
-        if self.spec.variants == "adaptive" and drawn:
-            settling = Settling(cast, drawn, self.spec.votes)
-        else:
-            votes |= drawn
-        signals |= {name: seen.share(self.spec.votes) for name, seen in votes.items()}
-        return Look(engines, engines.distinct(self._asked), signals, style, settling)
-
-    @property
-    def _counts(self) -> dict[str, int]:
-        """How many variants of each kind a look begins with."""
-        style, content = self.spec.variants, self.spec.content_variants
+    def _counts(self) -> dict[Name, int]:
+        """How many variants each question begins with."""
+        style, content = self.options.variants, self.options.content_variants
         if style == "adaptive":
             style = content = ROUNDS[0]
-        return {"style_invariance": style, "content_invariance": content, "mirror_invariance": 1}
+        counts: dict[Name, int] = {"style": style, "content": content, "mirror": 1}
+        return {name: counts[name] for name in self.options.asked}
 
-    def _room_for_two(self, rows: int) -> bool:
-        """Whether two engines may compute at once within the memory that one may take."""
-        most = max(self._counts.values())
-        return all(e.has_room((most + 1) * rows, share=0.5) for e in self.own.distinct(self._asked))
+    def _asks(self, counts: Mapping[Name, int], share: float) -> list[Ask]:
+        """What to ask so many times, a share of it by the batch's statistics."""
+        others = {name: round(share * n) for name, n in counts.items()}
+        asks = [Ask(self.questions[name], n - others[name]) for name, n in counts.items()]
+        asks += [Ask(self.renewed[name], n) for name, n in others.items()]
+        return [ask for ask in asks if ask.n > 0]
 
-    def _begin(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        temperature: Tensor,
-        signals: dict[str, Tensor],
-        lanes: Lanes,
-    ) -> tuple[float, dict[Engines, Features]]:
-        """Decide whose statistics the votes use (which may take the mirror's), and run the batch up to the cuts.
+    def _weigh(self, votes: Answers, signals: Signals) -> tuple[Tensor, Tensor]:
+        """Return the mean vote of the members and its standard error; each question's mean becomes a signal."""
+        kind = self.options.votes
+        means = {name: seen.mean(kind) for name, seen in votes.items()}
+        signals |= {f"{name}_invariance": mean for name, mean in means.items()}
+        errors = {name: standard_error(self._observed(seen), kind) for name, seen in votes.items()}
+        members = self.options.members
+        confidence = torch.stack([means[name] for name in members]).mean(dim=0)
+        error = torch.stack([errors[name] for name in members]).square().sum(dim=0).sqrt() / len(members)
+        if self.options.relaxation == "printed":
+            rest = 1 - means["content"]
+            return confidence * rest, torch.hypot(error * rest, confidence * errors["content"])
+        return confidence, error
 
-        Returns:
-            The share of the batch's own statistics, and who computes votes, with the features at the cuts.
-        """
-        asked, share, given = self._asked, 0.0, {}
-        if self.statistics.in_question(labels):
-            engine = self.statistics.renewed.mirror
-            given = self._features(self.statistics.renewed, images, ("mirror",), temperature, lanes)
-            mirrored = engine.logits(images.flip(-1))
-            votes = count(mirrored.unsqueeze(0), labels, temperature)
-            signals["mirror_invariance"] = votes.share(self.spec.votes)
-            signals["fit"] = self.statistics.fit(engine, mirrored, labels)
-            share = self.statistics.share(signals["fit"])
-            asked = tuple(member for member in asked if member != "mirror")
-        begun = {}
-        if share < 1:
-            begun[self.own] = self._features(self.own, images, asked, temperature, lanes)
-        if share > 0:
-            renewed = self.statistics.renewed
-            begun[renewed] = self._features(renewed, images, asked, temperature, lanes, given)
-        return share, begun
+    def _observed(self, votes: Votes) -> Votes:
+        """Votes that count as independent: an adaptive budget gives pairs already."""
+        independent = self.options.variants == "adaptive" or self.options.noise == "independent"
+        return votes if independent else paired(votes)
 
-    def _features(
-        self,
-        engines: Engines,
-        images: Tensor,
-        members: tuple[Member, ...],
-        temperature: Tensor,
-        lanes: Lanes,
-        given: Features | None = None,
-    ) -> Features:
-        """Run the clean batch up to the cuts of these members, each cut once; not up to those that are given."""
-        begun: dict[Engine, Tensor] = {getattr(engines, member): f for member, f in (given or {}).items()}
-        for member in members:
-            engine: Engine = getattr(engines, member)
-            if engine not in begun:
-                engine.temperature = temperature if self.spec.temper else None
-                with lanes.of(engines.lane(engine)):
-                    begun[engine] = engine.begin(images)
-        return {member: begun[getattr(engines, member)] for member in members}
+    def _anchored(self, images: Tensor, begun: Clean) -> Tensor:
+        """The anchor's logits; an engine that has the batch begun has most of the way behind it."""
+        engine = self.questions["content"].engine
+        if engine in begun and engine.split.network is self.anchor.network:
+            return engine.logits(begun[engine])
+        return self.anchor.logits(images)
 
-    def _kinds(
-        self, images: Tensor, engines: Engines, features: Features, lanes: Lanes
-    ) -> tuple[Tensor | None, dict[str, Kind]]:
-        """Return the batch's style, if it is asked about, and what votes behind a signal, by its name."""
-        kinds: dict[str, Kind] = {}
-        style = None
-        if "style" in features:
-            mean, std = perturb.style_statistics(features["style"])
-            style = torch.stack([mean, std], dim=1)
-            kinds["style_invariance"] = Kind(engines.style, self.draws.style(mean, std))
-        if "content" in features:
-            with lanes.of(engines.lane(engines.content)):
-                _, std = perturb.style_statistics(features["content"])
-                draw = self.draws.content(features["content"], std)
-            kinds["content_invariance"] = Kind(engines.content, draw)
-        if "mirror" in features and engines.mirror.resumes:
-            # One variant, and the same every time.
-            kinds["mirror_invariance"] = Kind(engines.mirror, lambda _n: engines.mirror.view(images.flip(-1)))
-        return style, kinds
+    def reset(self) -> None:
+        """Forget the recent batches and start the noise anew."""
+        self.generator.manual_seed(self.options.seed)
+        self.draws.styles.clear()
+        self.replacement.reset()
+        self.guard.reset()
+        self.temper.reset()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the noise's state and the recent batches."""
@@ -248,7 +200,7 @@ class SiclCalibration(Calibration):
             "styles": self.draws.styles.state_dict(),
             "guard": self.guard.state_dict(),
             "temper": self.temper.state_dict(),
-            "mixed": self.statistics.mixed.state_dict(),
+            "replacement": self.replacement.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -257,4 +209,4 @@ class SiclCalibration(Calibration):
         self.draws.styles.load_state_dict(state["styles"])
         self.guard.load_state_dict(state["guard"])
         self.temper.load_state_dict(state["temper"])
-        self.statistics.mixed.load_state_dict(state["mixed"])
+        self.replacement.load_state_dict(state["replacement"])

@@ -1,51 +1,120 @@
-"""Who is asked about a prediction, and the engines that compute the answers."""
+"""What is asked of a prediction: does it survive another style, noise in the content, a mirror?"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import ClassVar
 
-from sicl.calibrate.sicl.anchor import Attached
+import torch
+from torch import Tensor, nn
+
+from sicl import perturb
+from sicl.calibrate.sicl.anchor import Anchor
+from sicl.calibrate.sicl.options import Name, Options
+from sicl.calibrate.sicl.variants import Draws
 from sicl.engine.engine import Engine
-from sicl.engine.norms import batch_norms, uses_batch_statistics
-from sicl.engine.split import Split
+from sicl.engine.graphs import Graphs
+from sicl.engine.norms import Statistics, batch_norms, statistics_of
+from sicl.engine.split import Begun, Split
+from sicl.engine.variants import Variants
 
-if TYPE_CHECKING:
-    from sicl.calibrate.sicl.spec import SICL
-
-Member = Literal["style", "content", "mirror"]
-MEMBERS: tuple[Member, ...] = ("style", "content", "mirror")
+Strength = Tensor | float
 
 
-@dataclass(frozen=True)
-class Engines:
-    """What computes the members' votes: one engine for each network and cut that is looked at."""
+@dataclass(frozen=True, eq=False)
+class Question(ABC):
+    """One question about predictions. `engine` says of which network, at which cut and by whose statistics.
 
-    style: Engine
-    content: Engine
-    mirror: Engine
+    Args:
+        engine: computes the votes.
+    """
 
-    @classmethod
-    def of(cls, spec: SICL, attached: Attached, *, fresh: bool) -> Engines:
-        """Cut the networks; `fresh`: all their batch norms use the statistics of the batch at hand."""
-        network, options = attached.live, spec.engine_options()
-        style = Engine(Split(network, spec.layer, fresh=fresh), options)
-        # Running statistics belong to the parameters that have adapted with them: no other network can use them.
-        of_the_batch = fresh or all(map(uses_batch_statistics, batch_norms(network)))
-        if spec.needs_content and spec.content_by == "attached" and of_the_batch:
-            return cls(
-                style, Engine(Split(attached.network, spec.content_layer, fresh=fresh), options), style
-            )
-        content = Split(network, spec.content_layer, fresh=fresh)
-        if content.point == style.split.point:
-            return cls(style, style, style)
-        shallow = Engine(content, options)
-        return cls(style, shallow, shallow if spec.needs_content else style)
+    name: ClassVar[Name]
+    drawn: ClassVar[bool] = True
+    """Whether its variants are drawn: as many as are asked for, and others every time."""
+    engine: Engine
 
-    def distinct(self, members: tuple[Member, ...] = MEMBERS) -> tuple[Engine, ...]:
-        """Return the engines of these members, each once."""
-        return tuple(dict.fromkeys(getattr(self, member) for member in members))
+    @abstractmethod
+    def look(self, begun: Begun) -> Tensor:
+        """Return what must be known of a clean batch to draw variants of it."""
 
-    def lane(self, engine: Engine) -> Engine | None:
-        """What may run beside the rest in a graph: the engines that do not compute style."""
-        return None if engine is self.style else engine
+    @abstractmethod
+    def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
+        """Return the next `n` variants.
+
+        Args:
+            begun: the clean batch.
+            known: what `look` returned for it.
+            n: how many.
+            strength: how hard to perturb; 1 is the spec's.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Style(Question):
+    """Channel statistics shaken; `look` gives them (N x 2 x C)."""
+
+    name: ClassVar[Name] = "style"
+    draws: Draws
+
+    def look(self, begun: Begun) -> Tensor:
+        return torch.stack(perturb.style_statistics(begun.features), dim=1)
+
+    def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
+        return self.draws.style(known, n, strength)
+
+
+@dataclass(frozen=True, eq=False)
+class Content(Question):
+    """Noise on every value; `look` gives the channels' standard deviations (N x C)."""
+
+    name: ClassVar[Name] = "content"
+    draws: Draws
+
+    def look(self, begun: Begun) -> Tensor:
+        return perturb.style_statistics(begun.features)[1]
+
+    def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
+        return self.draws.content(begun.base, known, n, strength)
+
+
+@dataclass(frozen=True, eq=False)
+class Mirror(Question):
+    """The mirrored images: one variant, the same every time."""
+
+    name: ClassVar[Name] = "mirror"
+    drawn: ClassVar[bool] = False
+
+    def look(self, begun: Begun) -> Tensor:
+        return begun.base.new_empty(0)
+
+    def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
+        return self.engine.view(begun.images.flip(-1))
+
+
+def questions_of(
+    options: Options, anchor: Anchor, draws: Draws, graphs: Graphs, statistics: Statistics | None = None
+) -> dict[Name, Question]:
+    """Return all questions, by name; those about one network and cut share an engine.
+
+    Args:
+        options: where to ask, and how to compute.
+        anchor: the networks.
+        draws: variants.
+        graphs: of the engines.
+        statistics: what batch norms normalise with, see `Split`.
+    """
+
+    def engine(network: nn.Module, layer: str) -> Engine:
+        return Engine(Split(network, layer, statistics=statistics), options.engine_options(), graphs)
+
+    style = content = mirror = engine(anchor.live, options.layer)
+    if options.needs_content:
+        kinds = {statistics_of(norm) for norm in batch_norms(anchor.live)}
+        # Running statistics belong to the parameters that have adapted with them: they fit no other network.
+        if options.content_by == "attached" and (statistics == "batch" or "running" not in kinds):
+            content = engine(anchor.network, options.content_layer)
+        elif (shallow := engine(anchor.live, options.content_layer)).split.point != style.split.point:
+            content = mirror = shallow
+    return {"style": Style(style, draws), "content": Content(content, draws), "mirror": Mirror(mirror)}

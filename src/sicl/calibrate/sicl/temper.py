@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sicl.adapt import Moment
 from sicl.calibrate._mixup import Pairs, mixture
 from sicl.calibrate._passes import is_due
 from sicl.calibrate._temperature import FEWEST
@@ -76,11 +75,11 @@ class Temper:
         """Return the temperature for the votes: 1, or less where the softmax is underconfident."""
         return self.temperature.clamp_max(1.0)
 
-    def join(self, votes: Tensor, moment: Moment, labels: Tensor) -> Tensor:
-        """Return the votes, averaged with the softmax as far as that is not overconfident."""
-        softmax = predicted_probability(moment.logits.float() / self.temperature, labels)
+    def join(self, votes: Tensor, error: Tensor, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the votes, averaged with the softmax as far as that is not overconfident, and their error."""
+        softmax = predicted_probability(logits.float() / self.temperature, labels)
         share = ((OVERCONFIDENT - self.temperature) / (OVERCONFIDENT - 1)).clamp(0.0, 1.0) / 2
-        return torch.lerp(votes, softmax, share)
+        return torch.lerp(votes, softmax, share), (1 - share) * error
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next temperature depends on."""
