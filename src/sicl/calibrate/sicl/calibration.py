@@ -1,4 +1,4 @@
-"""SICL live, batch by batch: poll, weigh, temper, guard."""
+"""SICL live, batch by batch: poll the witnesses, weigh their answers, guard against collapse."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from sicl.calibrate._passes import device_of, predicted_logits
 from sicl.calibrate.sicl.anchor import Anchor
 from sicl.calibrate.sicl.budget import ROUNDS, settle
 from sicl.calibrate.sicl.collapse import Guard
+from sicl.calibrate.sicl.company import Company
 from sicl.calibrate.sicl.options import Name, Options
-from sicl.calibrate.sicl.questions import questions_of
-from sicl.calibrate.sicl.statistics import Replacement, fit_of, share_of
+from sicl.calibrate.sicl.questions import N_CROPS, Question
+from sicl.calibrate.sicl.say import Say
 from sicl.calibrate.sicl.temper import Temper
 from sicl.calibrate.sicl.variants import SMALL_BATCH, Draws
 from sicl.calibrate.sicl.votes import Ask, Poll, paired, standard_error
+from sicl.calibrate.sicl.witnesses import Witness, witnesses_of
 from sicl.engine.engine import Engine
 from sicl.engine.graphs import Graphs
-from sicl.engine.norms import batch_norms
 from sicl.engine.split import Begun
-from sicl.engine.variants import Votes, count, predicted_probability
+from sicl.engine.variants import Votes, predicted_probability
 
 Signals = dict[str, Tensor]
-Answers = dict[Name, Votes]
-Clean = Mapping[Engine, Begun]
-"""The batch as engines have begun it."""
+Answers = dict[str, Tensor]
+"""By witness: a row for each answer to a question, a column for each sample."""
 
 
 class SiclCalibration(Calibration):
@@ -47,151 +47,177 @@ class SiclCalibration(Calibration):
         self.generator = torch.Generator(device_of(adapter.network))
         self.draws = Draws(options, self.generator)
         self.graphs = Graphs()
-        own = "frozen" if options.norm == "frozen" else None
-        self.questions = questions_of(options, self.anchor, self.draws, self.graphs, own)
-        # The same, asked by the batch's statistics: for running ones that no longer fit the stream.
-        self.renewed = questions_of(options, self.anchor, self.draws, self.graphs, "batch")
-        self.poll = Poll((self.anchor.live, self.anchor.network), self.graphs, self.generator)
+        self.witnesses = witnesses_of(options, self.anchor, self.draws, self.graphs)
+        self.poll = Poll([w.network for w in self.witnesses], self.graphs, self.generator)
         self.temper = Temper(self.generator.device, options.seed)
         self.guard = Guard(self.anchor)
-        self.replacement = Replacement(
-            batch_norms(adapter.network), options.seed, wanted=options.replaces_statistics
-        )
+        self.company = Company(options.seed)
+        self.say = Say()
         self.reset()
 
     @property
     def engine(self) -> Engine:
-        """What computes style variants."""
-        return self.questions["style"].engine
+        """What computes the variants of the network that predicts."""
+        return next(iter(self.witnesses[0].questions.values())).engine
 
     def confidence(self, moment: Moment) -> tuple[Tensor, Signals]:
-        """Return the mean vote on each prediction, tempered and guarded, and the signals behind it."""
+        """Return the weighed answers about each prediction, and the signals behind them."""
         device = moment.images.device
         # Streams, graphs and kernels belong to the current device.
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             labels = moment.logits.argmax(dim=1)
             self.anchor.follow()
-            temperature = self._temperature(moment, labels)
-            votes, signals, begun = self._poll(moment.images, labels, temperature)
-            signals["softmax"] = predicted_probability(moment.logits, labels)
-            confidence, error = self._weigh(votes, signals)
-            if self.options.temper:
-                signals["temperature"] = self.temper.temperature
-                confidence, error = self.temper.join(confidence, error, moment.logits, labels)
-            if self.options.relaxation == "guard":
-                level, anchored = self.guard.observe(labels, lambda: self._anchored(moment.images, begun))
-                signals["collapse"] = level
-                if anchored is not None:
-                    signals["anchor"] = anchored
-                    confidence, error = (1 - level) * confidence + level * anchored, (1 - level) * error
-            return confidence, {**signals, "error": error}
+            self._look_at_mixtures(moment, labels)
+            votes, begun = self._poll(moment.images, labels)
+            answers, errors, signals = self._answers(votes, moment.logits, labels)
+            collapse = self._collapse(moment.images, labels, begun)
+            confidence, error = self._weigh(answers, errors, collapse, signals)
+            if self.options.relaxation == "printed":
+                kept = signals["content_invariance"]
+                confidence, error = confidence * (1 - kept), error * (1 - kept)
+            return confidence, {**signals, "collapse": collapse, "error": error}
 
-    def _temperature(self, moment: Moment, labels: Tensor) -> Tensor:
-        """Look at mixed images, if it is time; return the temperature of the votes."""
-        if not self.options.temper:
-            return torch.ones((), device=labels.device)
-        engine = self.engine
+    def _look_at_mixtures(self, moment: Moment, labels: Tensor) -> None:
+        """Move the softmax's temperature, if it is used and it is time."""
+        if self.options.temper and "softmax" in self.options.members:
+            self.temper.observe(
+                moment.images, labels, lambda images: predicted_logits(moment.network, images)
+            )
 
-        def logits(images: Tensor) -> Tensor:
-            # An engine that keeps the clean batch's statistics does not normalise as the network does.
-            if engine.split.statistics == "frozen" and engine.split.batch_dependent():
-                return predicted_logits(moment.network, images)
-            return engine.logits(engine.begin(images))
-
-        self.temper.observe(moment.images, labels, logits)
-        return self.temper.votes_at()
-
-    def _poll(self, images: Tensor, labels: Tensor, temperature: Tensor) -> tuple[Answers, Signals, Clean]:
-        """Ask all questions, by the statistics that fit the stream; as often as the batch needs, if that is asked."""
-        answered, signals, share, begun = self._fit(images, labels, temperature)
-        asks = self._asks({name: n for name, n in self._counts().items() if name not in answered}, share)
+    def _poll(self, images: Tensor, labels: Tensor) -> tuple[dict[Question, Votes], dict[Engine, Begun]]:
+        """Put all questions to all witnesses; as often as the batch needs, if that is asked."""
+        begun, asks = self._asks(images, labels)
         adaptive = self.options.variants == "adaptive"
-        wanted = [ask.question for ask in asks] if adaptive else [self.questions["content"]]
-        # What depends on values, or on batches before, cannot be replayed.
-        steady = len(labels) >= SMALL_BATCH and not self.replacement.possible
+        wanted = [ask.question for ask in asks] if adaptive else self._of_the_anchor()
+        steady = self.options.style != "mixstyle" and len(labels) >= SMALL_BATCH
         polled = self.poll(
             asks,
             images,
             labels,
-            temperature,
+            torch.ones((), device=labels.device),
             begun=begun,
             keep=tuple(dict.fromkeys(question.engine for question in wanted)),
-            steady=steady and self.options.style != "mixstyle",
+            # What depends on values, or on batches before, cannot be replayed.
+            steady=steady,
         )
-        votes = answered | polled.by_name()
+        votes = polled.by_question()
         if adaptive:
-            drawn = {name: seen for name, seen in votes.items() if self.questions[name].drawn}
+            drawn = {question: seen for question, seen in votes.items() if question.drawn}
 
-            def more(counts: Mapping[Name, int]) -> Answers:
-                return self.poll.again(self._asks(counts, share), polled, labels, temperature).by_name()
+            def more(counts: Mapping[Question, int]) -> dict[Question, Votes]:
+                again = [Ask(question, n) for question, n in counts.items()]
+                return self.poll.again(
+                    again, polled, labels, torch.ones((), device=labels.device)
+                ).by_question()
 
             votes |= settle(drawn, more, self.options.votes)
-        style = next((seen for question, seen in polled.known.items() if question.name == "style"), None)
+        style = next((seen for q, seen in polled.known.items() if q.name == "style"), None)
         if style is not None:
             self.draws.styles.add(style)
-        return votes, signals, polled.begun
+        return votes, polled.begun
 
-    def _fit(
-        self, images: Tensor, labels: Tensor, temperature: Tensor
-    ) -> tuple[Answers, Signals, float, Clean]:
-        """Ask the mirror whether running statistics fit; return its votes, the share of the batch's own, the batch."""
-        if not self.replacement.observe(labels):
-            return {}, {}, 0.0, {}
-        mirror = self.renewed["mirror"]
-        clean = mirror.engine.begin(images)
-        mirrored = mirror.engine.logits(clean, mirror.draw(clean, mirror.look(clean), 1, 1.0))
-        fit = fit_of(mirrored[0], mirror.engine.logits(clean), labels)
-        votes: Answers = {"mirror": count(mirrored, labels, temperature)}
-        return votes, {"fit": fit}, share_of(fit), {mirror.engine: clean}
+    def _asks(self, images: Tensor, labels: Tensor) -> tuple[dict[Engine, Begun], list[Ask]]:
+        """What to ask whom, and the batch as those have begun it that need company for it."""
+        dependent = [witness for witness in self.witnesses if witness.in_company is not None]
+        company = self.company.beside(images, labels) if dependent else None
+        begun: dict[Engine, Begun] = {}
+        self._asked: dict[str, dict[Name, Question]] = {}
+        for witness in self.witnesses:
+            questions = witness.questions
+            if witness.in_company is not None and company is not None:
+                begun |= witness.begin_in_company(images, company)
+                questions = witness.in_company
+            elif witness.name == "batch" and len(images) < SMALL_BATCH:
+                continue
+            self._asked[witness.name] = questions
+        counts = self._counts(len(self._asked))
+        asks = [Ask(q, counts[name]) for asked in self._asked.values() for name, q in asked.items()]
+        return begun, asks
 
-    def _counts(self) -> dict[Name, int]:
-        """How many variants each question begins with."""
+    def _counts(self, witnesses: int) -> dict[Name, int]:
+        """How many variants each question begins with, for each witness."""
         style, content = self.options.variants, self.options.content_variants
         if style == "adaptive":
             style = content = ROUNDS[0]
-        counts: dict[Name, int] = {"style": style, "content": content, "mirror": 1}
-        return {name: counts[name] for name in self.options.asked}
+        elif self.options.say == "learnt":
+            style = max(1, style // witnesses)
+        return {"softmax": 1, "mirror": 1, "crop": N_CROPS, "style": style, "content": content}
 
-    def _asks(self, counts: Mapping[Name, int], share: float) -> list[Ask]:
-        """What to ask so many times, a share of it by the batch's statistics."""
-        others = {name: round(share * n) for name, n in counts.items()}
-        asks = [Ask(self.questions[name], n - others[name]) for name, n in counts.items()]
-        asks += [Ask(self.renewed[name], n) for name, n in others.items()]
-        return [ask for ask in asks if ask.n > 0]
+    def _answers(
+        self, votes: dict[Question, Votes], logits: Tensor, labels: Tensor
+    ) -> tuple[Answers, Answers, Signals]:
+        """Each witness's answers and their standard errors; each question's mean is a signal."""
+        signals = {"softmax": predicted_probability(logits, labels)}
+        own = signals["softmax"]
+        if self.options.temper and "softmax" in self.options.members:
+            own, signals["temperature"] = self.temper.confidence(logits, labels), self.temper.temperature
+        answers, errors = {}, {}
+        for witness, asked in self._asked.items():
+            known = witness == "network" and "softmax" in self.options.members
+            rows, doubts = ([own], [torch.zeros_like(own)]) if known else ([], [])
+            for name, question in asked.items():
+                seen = votes[question].of(self.options.votes)
+                mean = seen.mean(dim=0)
+                signals[f"{name}_invariance" if witness == "network" else f"{witness}_{name}"] = mean
+                if name not in self.options.members:
+                    continue
+                if question.drawn:
+                    rows.append(mean)
+                    doubts.append(standard_error(self._observed(votes[question]), self.options.votes))
+                else:
+                    rows.extend(seen)
+                    doubts.extend(torch.zeros_like(seen))
+            answers[witness], errors[witness] = torch.stack(rows), torch.stack(doubts)
+        return answers, errors, signals
 
-    def _weigh(self, votes: Answers, signals: Signals) -> tuple[Tensor, Tensor]:
-        """Return the mean vote of the members and its standard error; each question's mean becomes a signal."""
-        kind = self.options.votes
-        means = {name: seen.mean(kind) for name, seen in votes.items()}
-        signals |= {f"{name}_invariance": mean for name, mean in means.items()}
-        errors = {name: standard_error(self._observed(seen), kind) for name, seen in votes.items()}
-        members = self.options.members
-        confidence = torch.stack([means[name] for name in members]).mean(dim=0)
-        error = torch.stack([errors[name] for name in members]).square().sum(dim=0).sqrt() / len(members)
-        if self.options.relaxation == "printed":
-            rest = 1 - means["content"]
-            return confidence * rest, torch.hypot(error * rest, confidence * errors["content"])
-        return confidence, error
+    def _weigh(
+        self, answers: Answers, errors: Answers, collapse: Tensor, signals: Signals
+    ) -> tuple[Tensor, Tensor]:
+        """Return the mean of all answers, by how much say each has, and its standard error."""
+        if self.options.say == "equal":
+            rows, doubts = torch.cat(list(answers.values())), torch.cat(list(errors.values()))
+            return rows.mean(dim=0), doubts.square().sum(dim=0).sqrt() / len(rows)
+        self.say.observe(answers)
+        shares, says = zip(*map(self.say.weights, answers))
+        say = torch.stack(says)
+        if "anchor" in answers:
+            lost = torch.stack([collapse if name == "network" else 0 * collapse for name in answers])
+            say = say * (1 - lost)
+        say = say / say.sum()
+        signals |= {f"say_{name}": weight for name, weight in zip(answers, say)}
+        confidence, variance = 0.0 * signals["softmax"], 0.0 * signals["softmax"]
+        for name, share, weight in zip(answers, shares, say):
+            confidence = confidence + weight * (share @ answers[name])
+            variance = variance + (weight * share).square() @ errors[name].square()
+        return confidence, variance.sqrt()
+
+    def _collapse(self, images: Tensor, labels: Tensor, begun: dict[Engine, Begun]) -> Tensor:
+        """How far the network has collapsed beside the anchor."""
+        if self.options.relaxation != "guard":
+            return labels.new_zeros((), dtype=torch.float32)
+
+        def anchored() -> Tensor:
+            # An engine that has the batch begun has most of the way behind it.
+            engine = next((q.engine for q in self._of_the_anchor() if q.engine in begun), None)
+            return self.anchor.logits(images) if engine is None else engine.logits(begun[engine])
+
+        return self.guard.observe(labels, anchored)
+
+    def _of_the_anchor(self) -> list[Question]:
+        """The first question to the anchor, if it is asked."""
+        return list(self._asked.get("anchor", {}).values())[:1]
 
     def _observed(self, votes: Votes) -> Votes:
         """Votes that count as independent: an adaptive budget gives pairs already."""
         independent = self.options.variants == "adaptive" or self.options.noise == "independent"
         return votes if independent else paired(votes)
 
-    def _anchored(self, images: Tensor, begun: Clean) -> Tensor:
-        """The anchor's logits; an engine that has the batch begun has most of the way behind it."""
-        engine = self.questions["content"].engine
-        if engine in begun and engine.split.network is self.anchor.network:
-            return engine.logits(begun[engine])
-        return self.anchor.logits(images)
-
     def reset(self) -> None:
         """Forget the recent batches and start the noise anew."""
         self.generator.manual_seed(self.options.seed)
+        for part in (self.company, self.guard, self.temper, self.say):
+            part.reset()
         self.draws.styles.clear()
-        self.replacement.reset()
-        self.guard.reset()
-        self.temper.reset()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the noise's state and the recent batches."""
@@ -200,7 +226,8 @@ class SiclCalibration(Calibration):
             "styles": self.draws.styles.state_dict(),
             "guard": self.guard.state_dict(),
             "temper": self.temper.state_dict(),
-            "replacement": self.replacement.state_dict(),
+            "company": self.company.state_dict(),
+            "say": self.say.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -209,4 +236,8 @@ class SiclCalibration(Calibration):
         self.draws.styles.load_state_dict(state["styles"])
         self.guard.load_state_dict(state["guard"])
         self.temper.load_state_dict(state["temper"])
-        self.replacement.load_state_dict(state["replacement"])
+        self.company.load_state_dict(state["company"])
+        self.say.load_state_dict(state["say"])
+
+
+__all__ = ["SiclCalibration", "Witness"]

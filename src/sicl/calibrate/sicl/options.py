@@ -9,9 +9,12 @@ from sicl import perturb
 from sicl.engine.engine import EngineOptions
 from sicl.errors import OptionError, require_choice, require_positive
 
-Name = Literal["style", "content", "mirror"]
-NAMES: tuple[Name, ...] = ("style", "content", "mirror")
+Name = Literal["softmax", "mirror", "crop", "style", "content"]
+NAMES: tuple[Name, ...] = ("softmax", "mirror", "crop", "style", "content")
 """What can be asked of a prediction."""
+Who = Literal["network", "anchor", "batch"]
+WITNESSES: tuple[Who, ...] = ("network", "anchor", "batch")
+"""Who can be asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +22,15 @@ class Options:
     """The fields of `SICL`, validated.
 
     Args:
-        members: the questions whose votes are averaged: "style" variants (the paper's), "content" variants, the
-            "mirror" image (leave it out where left and right matter).
-        variants: style variants a batch (the paper's N); "adaptive": 4 to 20, as many as a sample's confidence
-            needs to settle (content variants too).
+        members: the questions whose votes count: the "softmax" itself, the "mirror" image (leave it out where left
+            and right matter), three "crop"s of it, "style" variants (the paper's), noise in the "content".
+        witnesses: who is asked: the "network" as it predicts; the "anchor", which is the network as it was attached
+            (for one that adapts); the network normalised by the "batch" at hand (for one that uses running
+            statistics).
+        say: how votes are weighed: "learnt": by how far a witness's answers agree with each other on the recent
+            stream; "equal": all alike (printed).
+        variants: style variants a batch (the paper's N), shared between the witnesses; "adaptive": 4 to 20 each, as
+            many as a sample's confidence needs to settle (content variants too).
         content_variants: content variants a batch, where they are needed.
         votes: "hard": share of variants with the same class (printed); "soft": their mean probability of it.
         style: "gaussian" noise on the statistics (printed), the style of another sample of the batch ("swap"),
@@ -31,21 +39,15 @@ class Options:
         components: perturb "both" statistics, only the "mean" or only the "std".
         style_scale: multiple of delta, for "gaussian".
         content_scale: multiple of the content noise.
-        content_by: who judges content variants: the network as it was "attached", or as it has "adapted"
-            (printed). Where running statistics are used it is always the adapted one: they fit no other.
         noise: "independent" variants (printed), or "antithetic" pairs of opposite signs: same distribution,
             less variance, so fewer variants give the same answer.
-        relaxation: "printed": times (1 - content invariance); "none"; "guard": toward the confidence of the
-            network as attached, as far as the adapted one has collapsed onto fewer classes than it.
-        temper: ask images mixed from the stream whether the softmax is overconfident at all; as far as it is
-            not, it joins the votes.
+        relaxation: "printed": times (1 - content invariance); "none"; "guard": the network loses its say to the
+            anchor, as far as it has collapsed onto fewer classes than that.
+        temper: take the softmax at the temperature that fits images mixed from the stream.
         layer: where to perturb style: "stem" (what enters the first stage), "auto" (what leaves it: the
             paper's place), a module name, or "NAME:input".
         content_layer: where to perturb content, likewise.
         norm: batch norms during variants: "frozen" at the clean batch's statistics, or each variant's "batch".
-        statistics: for a network that normalises with running statistics: "network": so do the votes; "auto":
-            the less the running ones fit the stream (the fewer mirrored predictions survive the change), the more
-            votes use the batch's own, unless the batches are small or sorted by class.
         mixstyle_alpha: of the Beta distribution that mixes styles.
         engine: how variants are computed; see `docs/engine.md`. "auto" finds the fastest that works.
         precision: of the variants' passes; "auto": bfloat16 where the device is faster in it.
@@ -57,7 +59,9 @@ class Options:
         OptionError: a value is out of range.
     """
 
-    members: tuple[Name, ...] = ("style", "content", "mirror")
+    members: tuple[Name, ...] = ("softmax", "mirror", "crop", "style")
+    witnesses: tuple[Who, ...] = WITNESSES
+    say: Literal["learnt", "equal"] = "learnt"
     variants: int | Literal["adaptive"] = 8
     content_variants: int = 8
     votes: Literal["hard", "soft"] = "soft"
@@ -66,14 +70,12 @@ class Options:
     components: perturb.Components = "both"
     style_scale: float = 1.0
     content_scale: float = 1.0
-    content_by: Literal["attached", "adapted"] = "attached"
     noise: Literal["antithetic", "independent"] = "antithetic"
     relaxation: Literal["printed", "none", "guard"] = "guard"
     temper: bool = True
     layer: str = "stem"
     content_layer: str = "auto"
     norm: Literal["frozen", "batch"] = "batch"
-    statistics: Literal["auto", "network"] = "auto"
     mixstyle_alpha: float = 0.1
     engine: Literal["auto", "plain", "twin", "traced", "fused", "graph"] = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -83,6 +85,7 @@ class Options:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "members", tuple(self.members))
+        object.__setattr__(self, "witnesses", tuple(self.witnesses))
         require_positive(
             variants=20 if self.variants == "adaptive" else self.variants,
             style_scale=self.style_scale,
@@ -91,18 +94,21 @@ class Options:
         )
         for member in self.members:
             require_choice(NAMES, members=member)
+        for witness in self.witnesses:
+            require_choice(WITNESSES, witnesses=witness)
+        require_choice(("learnt", "equal"), say=self.say)
         require_choice(("hard", "soft"), votes=self.votes)
         require_choice(("gaussian", "mixstyle", "swap"), style=self.style)
         require_choice(("channel", "global"), delta=self.delta)
         require_choice(("both", "mean", "std"), components=self.components)
-        require_choice(("attached", "adapted"), content_by=self.content_by)
         require_choice(("antithetic", "independent"), noise=self.noise)
         require_choice(("printed", "none", "guard"), relaxation=self.relaxation)
         require_choice(("frozen", "batch"), norm=self.norm)
-        require_choice(("auto", "network"), statistics=self.statistics)
         self.engine_options()
         if not self.members:
             raise OptionError(f"`members` must name at least one of {', '.join(NAMES)}, got none.")
+        if "network" not in self.witnesses:
+            raise OptionError(f'`witnesses` must name the "network", got {self.witnesses}.')
         if self.needs_content and self.content_variants < 1:
             raise OptionError(
                 f"`content_variants` must be > 0 where content is perturbed, got {self.content_variants}; leave "
@@ -118,11 +124,6 @@ class Options:
     def asked(self) -> tuple[Name, ...]:
         """The questions that are asked, in their order."""
         return tuple(n for n in NAMES if n in self.members or (n == "content" and self.needs_content))
-
-    @property
-    def replaces_statistics(self) -> bool:
-        """Whether the batch's statistics may stand in for running ones that do not fit: a mirror must tell."""
-        return self.statistics == "auto" and self.norm != "frozen" and "mirror" in self.members
 
     def engine_options(self) -> EngineOptions:
         """Return how the engine shall compute."""

@@ -16,13 +16,13 @@ from sicl.types import SourceData
 class SICL(Options, Calibrator):
     """Trust a prediction as far as it survives a change of style (Nam, Kim et al., WACV 2026).
 
-    The default asks three questions of each prediction: does it survive another style (channel statistics of
-    shallow features shaken), a little noise in the content, and a mirror? Its confidence is the mean
-    probability that the answers give the predicted class. The noise is judged by the network as it was
-    attached, where the batch's statistics are used: one that adapts to its own predictions becomes too sure of
-    them. A guard compares the variety of both networks' predictions, and falls back on the attached one when
-    adaptation has collapsed. Where mixed images show that the softmax is not overconfident, it joins the
-    votes. No labels, no gradients, no source data. `SICL.paper()` is the printed formula.
+    Each prediction is put to questions of a natural size: does it survive a mirror, a small crop, the style of another
+    image (its channel statistics, in shallow features)? The softmax, tempered, is an answer like the others. They are
+    put to the network as it predicts, to the anchor (the network as it was attached, if it adapts), and to the network
+    by the batch's statistics (if it uses running ones). Where a witness's answers go up and down together from sample
+    to sample they carry information, so that is how much say it gets; a network that has collapsed onto few classes
+    loses its say to the anchor. No labels, no gradients, no source data; with labelled source data (`attach(...,
+    source=)`) a small map from the answers to correctness is fitted. `SICL.paper()` is the printed formula.
 
     Its options are the fields of `Options`, where each is explained.
     """
@@ -36,10 +36,10 @@ class SICL(Options, Calibrator):
             "content_variants": 20,
             "votes": "hard",
             "style": "gaussian",
-            "content_by": "adapted",
+            "witnesses": ("network",),
+            "say": "equal",
             "relaxation": "printed",
             "temper": False,
-            "statistics": "network",
             "noise": "independent",
             "layer": "auto",
         }
