@@ -23,7 +23,7 @@ from sicl.calibrate.sicl.variants import SMALL_BATCH, Draws
 from sicl.calibrate.sicl.votes import Ask, Poll, paired, standard_error
 from sicl.engine.engine import Engine
 from sicl.engine.graphs import Graphs
-from sicl.engine.norms import batch_norms
+from sicl.engine.norms import batch_norms, statistics_for
 from sicl.engine.split import Begun
 from sicl.engine.variants import Votes, count, predicted_probability
 
@@ -47,7 +47,7 @@ class SiclCalibration(Calibration):
         self.generator = torch.Generator(device_of(adapter.network))
         self.draws = Draws(options, self.generator)
         self.graphs = Graphs()
-        own = "frozen" if options.norm == "frozen" else None
+        own = statistics_for(options.norm)
         self.questions = questions_of(options, self.anchor, self.draws, self.graphs, own)
         # The same, asked by the batch's statistics: for running ones that no longer fit the stream.
         self.renewed = questions_of(options, self.anchor, self.draws, self.graphs, "batch")
@@ -71,10 +71,10 @@ class SiclCalibration(Calibration):
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             labels = moment.logits.argmax(dim=1)
             self.anchor.follow()
-            temperature = self._temperature(moment, labels)
-            votes, signals, begun = self._poll(moment.images, labels, temperature)
+            temperature = self.temperature(moment, labels)
+            votes, signals, begun = self.ask(moment.images, labels, temperature)
             signals["softmax"] = predicted_probability(moment.logits, labels)
-            confidence, error = self._weigh(votes, signals)
+            confidence, error = self.weigh(votes, signals)
             if self.options.temper:
                 signals["temperature"] = self.temper.temperature
                 confidence, error = self.temper.join(confidence, error, moment.logits, labels)
@@ -86,7 +86,7 @@ class SiclCalibration(Calibration):
                     confidence, error = (1 - level) * confidence + level * anchored, (1 - level) * error
             return confidence, {**signals, "error": error}
 
-    def _temperature(self, moment: Moment, labels: Tensor) -> Tensor:
+    def temperature(self, moment: Moment, labels: Tensor) -> Tensor:
         """Look at mixed images, if it is time; return the temperature of the votes."""
         if not self.options.temper:
             return torch.ones((), device=labels.device)
@@ -101,10 +101,10 @@ class SiclCalibration(Calibration):
         self.temper.observe(moment.images, labels, logits)
         return self.temper.votes_at()
 
-    def _poll(self, images: Tensor, labels: Tensor, temperature: Tensor) -> tuple[Answers, Signals, Clean]:
+    def ask(self, images: Tensor, labels: Tensor, temperature: Tensor) -> tuple[Answers, Signals, Clean]:
         """Ask all questions, by the statistics that fit the stream; as often as the batch needs, if that is asked."""
         answered, signals, share, begun = self._fit(images, labels, temperature)
-        asks = self._asks({name: n for name, n in self._counts().items() if name not in answered}, share)
+        asks = self.asks({name: n for name, n in self.counts().items() if name not in answered}, share)
         adaptive = self.options.variants == "adaptive"
         wanted = [ask.question for ask in asks] if adaptive else [self.questions["content"]]
         # What depends on values, or on batches before, cannot be replayed.
@@ -123,7 +123,7 @@ class SiclCalibration(Calibration):
             drawn = {name: seen for name, seen in votes.items() if self.questions[name].drawn}
 
             def more(counts: Mapping[Name, int]) -> Answers:
-                return self.poll.again(self._asks(counts, share), polled, labels, temperature).by_name()
+                return self.poll.again(self.asks(counts, share), polled, labels, temperature).by_name()
 
             votes |= settle(drawn, more, self.options.votes)
         style = next((seen for question, seen in polled.known.items() if question.name == "style"), None)
@@ -144,7 +144,7 @@ class SiclCalibration(Calibration):
         votes: Answers = {"mirror": count(mirrored, labels, temperature)}
         return votes, {"fit": fit}, share_of(fit), {mirror.engine: clean}
 
-    def _counts(self) -> dict[Name, int]:
+    def counts(self) -> dict[Name, int]:
         """How many variants each question begins with."""
         style, content = self.options.variants, self.options.content_variants
         if style == "adaptive":
@@ -152,14 +152,14 @@ class SiclCalibration(Calibration):
         counts: dict[Name, int] = {"style": style, "content": content, "mirror": 1}
         return {name: counts[name] for name in self.options.asked}
 
-    def _asks(self, counts: Mapping[Name, int], share: float) -> list[Ask]:
+    def asks(self, counts: Mapping[Name, int], share: float) -> list[Ask]:
         """What to ask so many times, a share of it by the batch's statistics."""
         others = {name: round(share * n) for name, n in counts.items()}
         asks = [Ask(self.questions[name], n - others[name]) for name, n in counts.items()]
         asks += [Ask(self.renewed[name], n) for name, n in others.items()]
         return [ask for ask in asks if ask.n > 0]
 
-    def _weigh(self, votes: Answers, signals: Signals) -> tuple[Tensor, Tensor]:
+    def weigh(self, votes: Answers, signals: Signals) -> tuple[Tensor, Tensor]:
         """Return the mean vote of the members and its standard error; each question's mean becomes a signal."""
         kind = self.options.votes
         means = {name: seen.mean(kind) for name, seen in votes.items()}
