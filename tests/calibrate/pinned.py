@@ -23,7 +23,7 @@ from sicl.data import load_dataset
 
 FILE = Path(__file__).with_name("pins.npz")
 FEW = {"variants": 4, "content_variants": 4, "precision": "float32"}
-TENT, ROTTA = sicl.Tent(lr=0.02), sicl.Rotta(capacity=16, update_every=16)
+SOURCE, TENT, ROTTA = sicl.Source(), sicl.Tent(lr=0.02), sicl.Rotta(capacity=16, update_every=16)
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Case:
     """
 
     spec: sicl.SICL
-    method: Method = sicl.Source()
+    method: Method = SOURCE
     network: Callable[[], nn.Module] = small_net
     stream: Callable[[], list[Tensor]] = lambda: [images(20, seed=seed) for seed in range(3)]
     disturb: Callable[[nn.Module], None] = lambda _network: None

@@ -15,6 +15,7 @@ from sicl.calibrate._base import Calibration, Calibrator
 from sicl.calibrate._passes import device_of
 from sicl.engine.cut import find_stages
 from sicl.engine.engine import PRECISIONS, likes_bfloat16, rows_that_fit
+from sicl.engine.norms import statistics_for
 from sicl.engine.split import Split
 from sicl.errors import OptionError, UnsupportedModelError, require_choice, require_positive
 from sicl.types import Prediction, SourceData
@@ -78,8 +79,7 @@ class _DropoutCalibration(Calibration):
     def __init__(self, spec: McDropout, adapter: Adapter) -> None:
         self.spec = spec
         names = dropout_places(adapter.network, spec.stages)
-        frozen = "frozen" if spec.norm == "frozen" else None
-        self.split = Split(adapter.network, names[0], statistics=frozen)
+        self.split = Split(adapter.network, names[0], statistics=statistics_for(spec.norm))
         self.later = [adapter.network.get_submodule(name) for name in names[1:]]
         self.generator = torch.Generator(device_of(adapter.network))
         self.reset()

@@ -270,9 +270,9 @@ def _captured_effects() -> Iterator[list[Callable[[], None]]]:
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """Return the tensors of floats in a tensor, sequence, mapping or dataclass, in order."""
+    """Return the (not empty) tensors of floats in a tensor, sequence, mapping or dataclass, in order."""
     if isinstance(value, Tensor):
-        return [value] if value.is_floating_point() else []
+        return [value] if value.is_floating_point() and value.numel() else []
     return [tensor for item in _items(value) for tensor in tensors_in(item)]
 
 

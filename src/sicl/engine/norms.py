@@ -45,6 +45,11 @@ def statistics_of(module: _BatchNorm) -> Literal["running", "batch"]:
     return "batch" if batch else "running"
 
 
+def statistics_for(norm: Literal["batch", "frozen"]) -> Literal["frozen"] | None:
+    """Return the statistics of variants under a `norm` option: frozen, or None for those of the network."""
+    return "frozen" if norm == "frozen" else None
+
+
 @contextmanager
 def _restored(modules: list[_BatchNorm]) -> Iterator[None]:
     """Put back, on the way out, every field and buffer that a norm mode may have changed."""
@@ -176,7 +181,7 @@ class _Replaced(TorchFunctionMode):
     """Calls of `batch_norm` go to `norm` instead, while the mode is on."""
 
     def __init__(self, norm: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.norm, self.calls = norm, 0
 
     def __torch_function__(

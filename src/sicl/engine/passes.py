@@ -109,7 +109,8 @@ class Passes:
             logits = self._logits(base, moments, variants.with_tensors(described))
             return count(logits[:, : len(labels)], labels, temperature)
 
-        return self._of(variants, base, "votes", function, [base, moments, labels, temperature])
+        votes: Votes = self._of(variants, base, "votes", function, [base, moments, labels, temperature])
+        return votes
 
     def logits(self, base: Tensor, moments: Tensor, variants: Variants) -> Tensor:
         """Make the variants and resume them: V x N x C."""
@@ -118,7 +119,8 @@ class Passes:
             base, moments, *described = tensors
             return self._logits(base, moments, variants.with_tensors(described))
 
-        return self._of(variants, base, "logits", function, [base, moments])
+        logits: Tensor = self._of(variants, base, "logits", function, [base, moments])
+        return logits
 
     def forget(self) -> None:
         """Give back the memory of what was traced and captured."""

@@ -192,7 +192,9 @@ class Twin:
         self.affine, self._parameters = self.moments.flip(0), self.moments.flip(0)
         eps = [torch.full((live.num_features,), live.eps, device=like.device) for live, _ in pairs]
         self._eps = torch.cat(eps) if eps else torch.zeros(0)
-        windows = [tensor.split(sizes, dim=1) for tensor in (self.moments, self.affine, self._parameters)]
+        windows = [
+            torch.split(tensor, sizes, dim=1) for tensor in (self.moments, self.affine, self._parameters)
+        ]
         slots: list[Slot] = []
         self._weights: list[Tensor] = []
         self._affines: list[tuple[Slot, str]] = []

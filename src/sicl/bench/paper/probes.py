@@ -17,6 +17,7 @@ from sicl.calibrate._base import require_source
 from sicl.calibrate._passes import as_it_predicts, batches, device_of
 from sicl.calibrate.mc_dropout import dropout_places
 from sicl.calibrate.sicl.variants import beta
+from sicl.engine.norms import statistics_for
 from sicl.engine.split import Begun, Split
 from sicl.errors import OptionError, UnsupportedModelError, require_choice, require_positive
 from sicl.metrics import ClassStatistics, style_variance
@@ -81,8 +82,7 @@ class Measured(Perturbed):
 class _PerturbedCalibration(Calibration):
     def __init__(self, spec: Perturbed, adapter: Adapter) -> None:
         self.spec = spec
-        frozen = "frozen" if spec.norm == "frozen" else None
-        self.split = Split(adapter.network, spec.layer, statistics=frozen)
+        self.split = Split(adapter.network, spec.layer, statistics=statistics_for(spec.norm))
         self.later: list[nn.Module] = []
         if spec.kind == "dropout":
             names = dropout_places(adapter.network, STAGES)
