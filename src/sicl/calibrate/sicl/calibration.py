@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,22 +12,25 @@ from torch import Tensor
 
 from sicl.adapt import Adapter, Moment
 from sicl.calibrate._base import Calibration
+from sicl.calibrate._memory import Recent
 from sicl.calibrate._passes import device_of, predicted_logits
 from sicl.calibrate.sicl.anchor import Anchor
 from sicl.calibrate.sicl.budget import ROUNDS, settle
 from sicl.calibrate.sicl.collapse import Guard
 from sicl.calibrate.sicl.company import Company
+from sicl.calibrate.sicl.fitted import Fitted, fit_on_source, log_odds
 from sicl.calibrate.sicl.options import Name, Options
 from sicl.calibrate.sicl.questions import N_CROPS, Question
-from sicl.calibrate.sicl.say import Say
+from sicl.calibrate.sicl.say import WINDOW, Say
 from sicl.calibrate.sicl.temper import Temper
 from sicl.calibrate.sicl.variants import SMALL_BATCH, Draws
 from sicl.calibrate.sicl.votes import Ask, Poll, paired, standard_error
-from sicl.calibrate.sicl.witnesses import Witness, witnesses_of
+from sicl.calibrate.sicl.witnesses import witnesses_of
 from sicl.engine.engine import Engine
 from sicl.engine.graphs import Graphs
 from sicl.engine.split import Begun
 from sicl.engine.variants import Votes, predicted_probability
+from sicl.types import SourceData
 
 Signals = dict[str, Tensor]
 Answers = dict[str, Tensor]
@@ -39,9 +43,10 @@ class SiclCalibration(Calibration):
     Args:
         options: the configuration.
         adapter: whose network is asked.
+        source: labelled source data to fit the map to correctness on.
     """
 
-    def __init__(self, options: Options, adapter: Adapter) -> None:
+    def __init__(self, options: Options, adapter: Adapter, source: SourceData | None = None) -> None:
         self.options = options
         self.anchor = Anchor(adapter.network)
         self.generator = torch.Generator(device_of(adapter.network))
@@ -53,7 +58,14 @@ class SiclCalibration(Calibration):
         self.guard = Guard(self.anchor)
         self.company = Company(options.seed)
         self.say = Say()
+        self.level = Recent(WINDOW)
+        self.fitted: Fitted | None = None
         self.reset()
+        if source is not None:
+            trial = replace(
+                options, fitted=False, engine="twin" if options.engine == "auto" else options.engine
+            )
+            self.fitted = fit_on_source(adapter, source, lambda a: SiclCalibration(trial, a), options.seed)
 
     @property
     def engine(self) -> Engine:
@@ -72,10 +84,29 @@ class SiclCalibration(Calibration):
             answers, errors, signals = self._answers(votes, moment.logits, labels)
             collapse = self._collapse(moment.images, labels, begun)
             confidence, error = self._weigh(answers, errors, collapse, signals)
+            if self.fitted is not None and set(answers) == {witness.name for witness in self.witnesses}:
+                confidence = self.fitted(self._features(confidence, answers))
             if self.options.relaxation == "printed":
                 kept = signals["content_invariance"]
                 confidence, error = confidence * (1 - kept), error * (1 - kept)
             return confidence, {**signals, "collapse": collapse, "error": error}
+
+    def features(self, moment: Moment) -> Tensor:
+        """Return what the map to correctness is fitted on (N x D)."""
+        labels = moment.logits.argmax(dim=1)
+        self.anchor.follow()
+        self._look_at_mixtures(moment, labels)
+        votes, begun = self._poll(moment.images, labels)
+        answers, errors, signals = self._answers(votes, moment.logits, labels)
+        confidence, _ = self._weigh(answers, errors, self._collapse(moment.images, labels, begun), signals)
+        return self._features(confidence, answers)
+
+    def _features(self, confidence: Tensor, answers: Answers) -> Tensor:
+        """Log-odds of the confidence and of every answer, and their means over the recent stream."""
+        rows = log_odds(torch.cat([confidence.unsqueeze(0), *answers.values()]).T)
+        self.level.add(rows)
+        means = self.level.values().mean(dim=0)
+        return torch.cat([rows, means.expand_as(rows)], dim=1)
 
     def _look_at_mixtures(self, moment: Moment, labels: Tensor) -> None:
         """Move the softmax's temperature, if it is used and it is time."""
@@ -218,6 +249,7 @@ class SiclCalibration(Calibration):
         for part in (self.company, self.guard, self.temper, self.say):
             part.reset()
         self.draws.styles.clear()
+        self.level.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the noise's state and the recent batches."""
@@ -228,6 +260,8 @@ class SiclCalibration(Calibration):
             "temper": self.temper.state_dict(),
             "company": self.company.state_dict(),
             "say": self.say.state_dict(),
+            "level": self.level.state_dict(),
+            "fitted": None if self.fitted is None else self.fitted.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -238,6 +272,5 @@ class SiclCalibration(Calibration):
         self.temper.load_state_dict(state["temper"])
         self.company.load_state_dict(state["company"])
         self.say.load_state_dict(state["say"])
-
-
-__all__ = ["SiclCalibration", "Witness"]
+        self.level.load_state_dict(state["level"])
+        self.fitted = None if state["fitted"] is None else Fitted(**state["fitted"])

@@ -29,6 +29,8 @@ class Options:
             statistics).
         say: how votes are weighed: "learnt": by how far a witness's answers agree with each other on the recent
             stream; "equal": all alike (printed).
+        fitted: map the answers to correctness by labelled source data, which `attach(..., source=)` must then bring
+            (and which it asks for by itself).
         variants: style variants a batch (the paper's N), shared between the witnesses; "adaptive": 4 to 20 each, as
             many as a sample's confidence needs to settle (content variants too).
         content_variants: content variants a batch, where they are needed.
@@ -62,6 +64,7 @@ class Options:
     members: tuple[Name, ...] = ("softmax", "mirror", "crop", "style")
     witnesses: tuple[Who, ...] = WITNESSES
     say: Literal["learnt", "equal"] = "learnt"
+    fitted: bool = False
     variants: int | Literal["adaptive"] = 8
     content_variants: int = 8
     votes: Literal["hard", "soft"] = "soft"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import nn
+
 from sicl.adapt import Adapter
-from sicl.calibrate._base import Calibration, Calibrator
+from sicl.calibrate._base import Calibrated, Calibration, Calibrator, require_source
 from sicl.calibrate.sicl.calibration import SiclCalibration
 from sicl.calibrate.sicl.options import Options
 from sicl.types import SourceData
@@ -45,6 +47,13 @@ class SICL(Options, Calibrator):
         }
         return cls(**{**printed, **changes})
 
+    def attach(self, target: nn.Module | Adapter, *, source: SourceData | None = None) -> Calibrated:
+        """Return a live, calibrated classifier; with source data its map to correctness is fitted on them first."""
+        spec = self if source is None else replace(self, fitted=True)
+        return Calibrator.attach(spec, target, source=source)
+
     def calibration(self, adapter: Adapter, *, source: SourceData | None = None) -> Calibration:
-        """Return the live calibration; source data is not used."""
-        return SiclCalibration(self, adapter)
+        """Return the live calibration; source data is used if `fitted` asks for it."""
+        if not self.fitted:
+            return SiclCalibration(self, adapter)
+        return SiclCalibration(self, adapter, require_source(source, "SICL(fitted=True)"))
