@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from sicl.calibrate.sicl.budget import ROUNDS, settle
 from sicl.calibrate.sicl.collapse import Guard
 from sicl.calibrate.sicl.company import Company
 from sicl.calibrate.sicl.fitted import Fitted, fit_on_source, log_odds
-from sicl.calibrate.sicl.options import Name, Options
+from sicl.calibrate.sicl.options import Name, Options, Who
 from sicl.calibrate.sicl.questions import N_CROPS, Question
 from sicl.calibrate.sicl.say import WINDOW, Say
 from sicl.calibrate.sicl.temper import Temper
@@ -33,8 +34,10 @@ from sicl.engine.variants import Votes, predicted_probability
 from sicl.types import SourceData
 
 Signals = dict[str, Tensor]
-Answers = dict[str, Tensor]
+Answers = dict[Who, Tensor]
 """By witness: a row for each answer to a question, a column for each sample."""
+Asked = dict[Who, dict[Name, Question]]
+"""Whom to ask what."""
 
 
 class SiclCalibration(Calibration):
@@ -77,29 +80,35 @@ class SiclCalibration(Calibration):
         device = moment.images.device
         # Streams, graphs and kernels belong to the current device.
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            labels = moment.logits.argmax(dim=1)
-            self.anchor.follow()
-            self._look_at_mixtures(moment, labels)
-            votes, begun = self._poll(moment.images, labels)
-            answers, errors, signals = self._answers(votes, moment.logits, labels)
-            collapse = self._collapse(moment.images, labels, begun)
-            confidence, error = self._weigh(answers, errors, collapse, signals)
-            if self.fitted is not None and set(answers) == {witness.name for witness in self.witnesses}:
+            confidence, answers, signals = self._ask(moment)
+            if self.fitted is not None and len(answers) == len(self.witnesses):
                 confidence = self.fitted(self._features(confidence, answers))
             if self.options.relaxation == "printed":
-                kept = signals["content_invariance"]
-                confidence, error = confidence * (1 - kept), error * (1 - kept)
-            return confidence, {**signals, "collapse": collapse, "error": error}
+                kept = 1 - signals["content_invariance"]
+                confidence, signals["error"] = confidence * kept, signals["error"] * kept
+            return confidence, signals
 
     def features(self, moment: Moment) -> Tensor:
         """Return what the map to correctness is fitted on (N x D)."""
+        confidence, answers, _ = self._ask(moment)
+        return self._features(confidence, answers)
+
+    def _ask(self, moment: Moment) -> tuple[Tensor, Answers, Signals]:
+        """Poll the witnesses and weigh their answers."""
         labels = moment.logits.argmax(dim=1)
         self.anchor.follow()
-        self._look_at_mixtures(moment, labels)
-        votes, begun = self._poll(moment.images, labels)
-        answers, errors, signals = self._answers(votes, moment.logits, labels)
-        confidence, _ = self._weigh(answers, errors, self._collapse(moment.images, labels, begun), signals)
-        return self._features(confidence, answers)
+        if self._tempers:
+            self.temper.observe(moment.images, labels, partial(predicted_logits, moment.network))
+        asked, begun = self._whom(moment.images, labels)
+        votes, begun = self._poll(asked, begun, moment.images, labels)
+        answers, errors, signals = self._answers(asked, votes, moment.logits, labels)
+        collapse = self._collapse(asked, moment.images, labels, begun)
+        confidence, error = self._weigh(answers, errors, collapse, signals)
+        return confidence, answers, {**signals, "collapse": collapse, "error": error}
+
+    @property
+    def _tempers(self) -> bool:
+        return self.options.temper and "softmax" in self.options.members
 
     def _features(self, confidence: Tensor, answers: Answers) -> Tensor:
         """Log-odds of the confidence and of every answer, and their means over the recent stream."""
@@ -108,28 +117,38 @@ class SiclCalibration(Calibration):
         means = self.level.values().mean(dim=0)
         return torch.cat([rows, means.expand_as(rows)], dim=1)
 
-    def _look_at_mixtures(self, moment: Moment, labels: Tensor) -> None:
-        """Move the softmax's temperature, if it is used and it is time."""
-        if self.options.temper and "softmax" in self.options.members:
-            self.temper.observe(
-                moment.images, labels, lambda images: predicted_logits(moment.network, images)
-            )
+    def _whom(self, images: Tensor, labels: Tensor) -> tuple[Asked, dict[Engine, Begun]]:
+        """Whom to ask what, and the batch as those have begun it that need company for it."""
+        dependent = any(witness.in_company is not None for witness in self.witnesses)
+        company = self.company.beside(images, labels) if dependent else None
+        begun: dict[Engine, Begun] = {}
+        asked: Asked = {}
+        for witness in self.witnesses:
+            if witness.in_company is not None and company is not None:
+                begun |= witness.begin_in_company(images, company)
+                asked[witness.name] = witness.in_company
+            # A few images say nothing by their own statistics, if the network uses others.
+            elif witness.name != "batch" or len(images) >= SMALL_BATCH:
+                asked[witness.name] = witness.questions
+        return asked, begun
 
-    def _poll(self, images: Tensor, labels: Tensor) -> tuple[dict[Question, Votes], dict[Engine, Begun]]:
+    def _poll(
+        self, asked: Asked, begun: dict[Engine, Begun], images: Tensor, labels: Tensor
+    ) -> tuple[dict[Question, Votes], dict[Engine, Begun]]:
         """Put all questions to all witnesses; as often as the batch needs, if that is asked."""
-        begun, asks = self._asks(images, labels)
-        adaptive = self.options.variants == "adaptive"
-        wanted = [ask.question for ask in asks] if adaptive else self._of_the_anchor()
-        steady = self.options.style != "mixstyle" and len(labels) >= SMALL_BATCH
+        counts = self._counts(len(asked))
+        asks = [Ask(q, counts[name]) for questions in asked.values() for name, q in questions.items()]
+        adaptive, one = self.options.variants == "adaptive", torch.ones((), device=labels.device)
+        wanted = [ask.question for ask in asks] if adaptive else list(asked.get("anchor", {}).values())
         polled = self.poll(
             asks,
             images,
             labels,
-            torch.ones((), device=labels.device),
+            one,
             begun=begun,
             keep=tuple(dict.fromkeys(question.engine for question in wanted)),
             # What depends on values, or on batches before, cannot be replayed.
-            steady=steady,
+            steady=self.options.style != "mixstyle" and len(labels) >= SMALL_BATCH,
         )
         votes = polled.by_question()
         if adaptive:
@@ -137,9 +156,7 @@ class SiclCalibration(Calibration):
 
             def more(counts: Mapping[Question, int]) -> dict[Question, Votes]:
                 again = [Ask(question, n) for question, n in counts.items()]
-                return self.poll.again(
-                    again, polled, labels, torch.ones((), device=labels.device)
-                ).by_question()
+                return self.poll.again(again, polled, labels, one).by_question()
 
             votes |= settle(drawn, more, self.options.votes)
         style = next((seen for q, seen in polled.known.items() if q.name == "style"), None)
@@ -147,46 +164,29 @@ class SiclCalibration(Calibration):
             self.draws.styles.add(style)
         return votes, polled.begun
 
-    def _asks(self, images: Tensor, labels: Tensor) -> tuple[dict[Engine, Begun], list[Ask]]:
-        """What to ask whom, and the batch as those have begun it that need company for it."""
-        dependent = [witness for witness in self.witnesses if witness.in_company is not None]
-        company = self.company.beside(images, labels) if dependent else None
-        begun: dict[Engine, Begun] = {}
-        self._asked: dict[str, dict[Name, Question]] = {}
-        for witness in self.witnesses:
-            questions = witness.questions
-            if witness.in_company is not None and company is not None:
-                begun |= witness.begin_in_company(images, company)
-                questions = witness.in_company
-            elif witness.name == "batch" and len(images) < SMALL_BATCH:
-                continue
-            self._asked[witness.name] = questions
-        counts = self._counts(len(self._asked))
-        asks = [Ask(q, counts[name]) for asked in self._asked.values() for name, q in asked.items()]
-        return begun, asks
-
     def _counts(self, witnesses: int) -> dict[Name, int]:
         """How many variants each question begins with, for each witness."""
-        style, content = self.options.variants, self.options.content_variants
-        if style == "adaptive":
+        content = self.options.content_variants
+        if self.options.variants == "adaptive":
             style = content = ROUNDS[0]
-        elif self.options.say == "learnt":
-            style = max(1, style // witnesses)
+        else:
+            style = self.options.variants
+            style = max(1, style // witnesses) if self.options.say == "learnt" else style
         return {"softmax": 1, "mirror": 1, "crop": N_CROPS, "style": style, "content": content}
 
     def _answers(
-        self, votes: dict[Question, Votes], logits: Tensor, labels: Tensor
+        self, asked: Asked, votes: dict[Question, Votes], logits: Tensor, labels: Tensor
     ) -> tuple[Answers, Answers, Signals]:
         """Each witness's answers and their standard errors; each question's mean is a signal."""
         signals = {"softmax": predicted_probability(logits, labels)}
         own = signals["softmax"]
-        if self.options.temper and "softmax" in self.options.members:
+        if self._tempers:
             own, signals["temperature"] = self.temper.confidence(logits, labels), self.temper.temperature
         answers, errors = {}, {}
-        for witness, asked in self._asked.items():
+        for witness, questions in asked.items():
             known = witness == "network" and "softmax" in self.options.members
             rows, doubts = ([own], [torch.zeros_like(own)]) if known else ([], [])
-            for name, question in asked.items():
+            for name, question in questions.items():
                 seen = votes[question].of(self.options.votes)
                 mean = seen.mean(dim=0)
                 signals[f"{name}_invariance" if witness == "network" else f"{witness}_{name}"] = mean
@@ -222,21 +222,18 @@ class SiclCalibration(Calibration):
             variance = variance + (weight * share).square() @ errors[name].square()
         return confidence, variance.sqrt()
 
-    def _collapse(self, images: Tensor, labels: Tensor, begun: dict[Engine, Begun]) -> Tensor:
+    def _collapse(self, asked: Asked, images: Tensor, labels: Tensor, begun: dict[Engine, Begun]) -> Tensor:
         """How far the network has collapsed beside the anchor."""
         if self.options.relaxation != "guard":
             return labels.new_zeros((), dtype=torch.float32)
 
         def anchored() -> Tensor:
             # An engine that has the batch begun has most of the way behind it.
-            engine = next((q.engine for q in self._of_the_anchor() if q.engine in begun), None)
+            engines = [question.engine for question in asked.get("anchor", {}).values()]
+            engine = next((engine for engine in engines if engine in begun), None)
             return self.anchor.logits(images) if engine is None else engine.logits(begun[engine])
 
         return self.guard.observe(labels, anchored)
-
-    def _of_the_anchor(self) -> list[Question]:
-        """The first question to the anchor, if it is asked."""
-        return list(self._asked.get("anchor", {}).values())[:1]
 
     def _observed(self, votes: Votes) -> Votes:
         """Votes that count as independent: an adaptive budget gives pairs already."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,10 +30,10 @@ _STEPS = 25
 
 
 class Fitted:
-    """P(right) = sigmoid(w . x + c): x are the log-odds of the label-free confidence and of every answer, and their means
-    over the recent stream, which tell how hard it is.
+    """P(right) = sigmoid(w . x + c), a logistic regression on the answers.
 
-    A ridge pulls w toward the label-free confidence alone, so little data changes little.
+    x are the log-odds of the label-free confidence and of every answer, and their means over the recent stream, which
+    tell how hard it is. A ridge pulls w toward the label-free confidence alone, so little data changes little.
 
     Args:
         centre: of the features.
@@ -50,7 +51,7 @@ class Fitted:
 
     @classmethod
     def fit(cls, features: Tensor, right: Tensor) -> Fitted:
-        """Return the map that fits N x D features (the first is the label-free confidence) to N times right or wrong."""
+        """Return the map from N x D features (first the label-free confidence) to N times right or wrong."""
         x, y = features.double().cpu(), right.double().cpu()
         centre, scale = x.mean(dim=0), x.std(dim=0).clamp_min(1e-3)
         x = torch.cat([(x - centre) / scale, torch.ones(len(x), 1, dtype=x.dtype)], dim=1)
@@ -64,8 +65,7 @@ class Fitted:
             slope = x.T @ (p - y) + ridge * (weights - prior)
             bend = (x * (p * (1 - p)).unsqueeze(1)).T @ x + torch.diag(ridge)
             weights = weights - torch.linalg.solve(bend, slope)
-        to = {"device": features.device, "dtype": torch.float32}
-        return cls(centre.to(**to), scale.to(**to), weights.to(**to))
+        return cls(*(tensor.to(features.device, torch.float32) for tensor in (centre, scale, weights)))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the map."""
@@ -96,16 +96,18 @@ def fit_on_source(
     right: list[Tensor] = []
     for number, (name, severity) in enumerate(SHIFTS):
         trial.reset()
-        calibration = make(trial)
+        look = partial(_look, make(trial), rows, right)
         drawn = draw_source(source, IMAGES, seed + number)
         for images, labels in _batches(drawn, name, severity, seed):
-
-            def look(moment: Moment, labels: Tensor = labels) -> None:
-                rows.append(calibration.features(moment))
-                right.append(moment.logits.argmax(dim=1) == labels.to(moment.logits.device))
-
-            trial.step(images, look)
+            trial.step(images, partial(look, labels))
     return Fitted.fit(torch.cat(rows), torch.cat(right))
+
+
+def _look(
+    calibration: SiclCalibration, rows: list[Tensor], right: list[Tensor], labels: Tensor, moment: Moment
+) -> None:
+    rows.append(calibration.features(moment))
+    right.append(moment.logits.argmax(dim=1) == labels.to(moment.logits.device))
 
 
 def _batches(
@@ -116,4 +118,4 @@ def _batches(
         pixels = (images.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
         made = corrupt(pixels, name, severity=severity, seed=seed)
         images = made.permute(0, 3, 1, 2).to(images.dtype).div(255).contiguous()
-    yield from zip(images.split(BATCH), source.labels.split(BATCH))
+    yield from zip(torch.split(images, BATCH), torch.split(source.labels, BATCH))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
 from sicl.calibrate._memory import Recent
+from sicl.calibrate.sicl.options import Who
 
 WINDOW = 512
 """How many recent samples agreement is measured on."""
@@ -32,24 +32,20 @@ class Say:
 
     def reset(self) -> None:
         """Forget the recent answers."""
-        self._recent: dict[str, Recent] = {}
+        self._recent: dict[Who, Recent] = {}
 
-    def observe(self, answers: Mapping[str, Tensor]) -> None:
+    def observe(self, answers: dict[Who, Tensor]) -> None:
         """Take the answers to a batch: by witness, Q questions x N samples."""
         for name, votes in answers.items():
             self._recent.setdefault(name, Recent(WINDOW)).add(votes.T)
 
-    def weights(self, name: str) -> tuple[Tensor, Tensor]:
+    def weights(self, name: Who) -> tuple[Tensor, Tensor]:
         """Return how the questions to a witness count (Q, in all 1), and how much the witness does (one number)."""
         seen = self._recent[name].values()
         agreement = agreements(seen)
         share = agreement / agreement.sum()
         mean = (share * agreement).sum()
         return share, (mean / (1 - mean)).square()
-
-    def means(self, name: str) -> Tensor:
-        """Return the recent mean answer to each question (Q)."""
-        return self._recent[name].values().mean(dim=0)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the recent answers."""

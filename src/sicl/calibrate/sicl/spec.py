@@ -56,4 +56,4 @@ class SICL(Options, Calibrator):
         """Return the live calibration; source data is used if `fitted` asks for it."""
         if not self.fitted:
             return SiclCalibration(self, adapter)
-        return SiclCalibration(self, adapter, require_source(source, "SICL(fitted=True)"))
+        return SiclCalibration(self, adapter, require_source(source, calibrator="SICL(fitted=True)"))
