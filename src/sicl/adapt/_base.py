@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sicl.adapt._presets import Architecture, Preset, preset_options
-from sicl.engine.split import logits_of
+from sicl.engine.split import check_logits, logits_of
 from sicl.errors import InputError, UnsupportedModelError, require_choice
 from sicl.types import SourceData
 
@@ -199,6 +199,9 @@ class Adapter(ABC):
             self._start = self.state_dict()
 
     def _show(self, images: Tensor, logits: Tensor, observe: Callable[[Moment], None] | None) -> None:
+        if self._counts["batches"] == 0:
+            # Once: it waits for the device.
+            check_logits(logits.detach())
         if observe is not None:
             observe(Moment(self.network, images, logits.detach().float()))
 
@@ -231,7 +234,16 @@ def check_images(images: Any) -> None:
 def _private_copy(model: nn.Module) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise UnsupportedModelError(f"`model` must be a torch.nn.Module, got {type(model).__name__}.")
-    return copy.deepcopy(model).eval().requires_grad_(False)
+    # A compiled model holds the module it was made from; the copy is what is run.
+    model = getattr(model, "_orig_mod", model)
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedModelError(
+            "`model` is scripted or traced (torch.jit), so its layers can be neither adapted nor perturbed; attach "
+            "the torch.nn.Module that it was made from."
+        )
+    # Tensors that are made in inference mode could never be adapted.
+    with torch.inference_mode(False):
+        return copy.deepcopy(model).eval().requires_grad_(False)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ class Calibrator(ABC):
             source: labelled source data, for the calibrators that need some.
         """
         adapter = as_adapter(target)
-        return Calibrated(adapter, self.calibration(adapter, source=source))
+        with torch.inference_mode(False):
+            return Calibrated(adapter, self.calibration(adapter, source=source))
 
     @abstractmethod
     def calibration(self, adapter: Adapter, *, source: SourceData | None = None) -> Calibration:
@@ -38,13 +40,18 @@ class Calibration(ABC):
     """A live calibrator: turns a moment (the state that predicts) into confidence.
 
     Laws: it changes neither the network's parameters nor its buffers nor the global random state, and it
-    keeps the adapter's predicted labels.
+    keeps the adapter's predicted labels. A batch that fails or is interrupted leaves its state as it was.
     """
 
     @torch.no_grad()
     def predict(self, moment: Moment) -> Prediction:
         """Return the calibrated prediction of one batch."""
-        confidence, signals = self.confidence(moment)
+        before = self.state_dict()
+        try:
+            confidence, signals = self.confidence(moment)
+        except BaseException:
+            self.load_state_dict(before)
+            raise
         return Prediction(
             labels=moment.logits.argmax(dim=1),
             confidence=confidence.detach().float().clamp(0.0, 1.0),
@@ -67,8 +74,26 @@ class Calibration(ABC):
         """Take over a state that `state_dict` gave."""
 
 
-class Calibrated:
+class _Live:
+    """What can be called from several threads: one at a time. A copy has a lock of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.RLock()
+
+
+class Calibrated(_Live):
     """A classifier with trustworthy confidence: `out = calibrated(images)`.
+
+    Calls from several threads are answered one after the other. `copy.deepcopy` and `pickle` give a classifier
+    that goes on from the same state and shares nothing with this one.
 
     Args:
         adapter: predicts and adapts.
@@ -76,31 +101,50 @@ class Calibrated:
     """
 
     def __init__(self, adapter: Adapter, calibration: Calibration) -> None:
+        super().__init__()
         self.adapter = adapter
         self.calibration = calibration
 
     def __call__(self, images: Tensor) -> Prediction:
         """Adapt, predict and calibrate one batch."""
         seen: list[Prediction] = []
-        self.adapter.step(images, lambda moment: seen.append(self.calibration.predict(moment)))
+        with self._lock:
+            self.adapter.step(images, lambda moment: seen.append(self.calibration.predict(moment)))
         return seen[0]
 
     def reset(self) -> None:
         """Return both the adapter and the calibration to their start."""
-        self.adapter.reset()
-        self.calibration.reset()
+        with self._lock:
+            self.adapter.reset()
+            self.calibration.reset()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of both."""
-        return {"adapter": self.adapter.state_dict(), "calibration": self.calibration.state_dict()}
+        with self._lock:
+            return {
+                "adapter": self.adapter.state_dict(),
+                "calibrator": type(self.calibration).__name__,
+                "calibration": self.calibration.state_dict(),
+            }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state that `state_dict` gave."""
-        self.adapter.load_state_dict(state["adapter"])
-        self.calibration.load_state_dict(state["calibration"])
+        """Take over a state that `state_dict` gave.
+
+        Raises:
+            InputError: the state is of another method or calibrator.
+        """
+        own = type(self.calibration).__name__
+        if state.get("calibrator", own) != own:
+            raise InputError(
+                f"`state` must come from a {own}, got one of a {state['calibrator']}; attach the spec it was "
+                "saved from."
+            )
+        with self._lock:
+            self.adapter.load_state_dict(state["adapter"])
+            self.calibration.load_state_dict(state["calibration"])
 
 
-class Panel:
+class Panel(_Live):
     """Several calibrators on one adaptation run: `panel(images)` gives a prediction for each name.
 
     Args:
@@ -118,8 +162,12 @@ class Panel:
     ) -> None:
         if not calibrators:
             raise OptionError("`calibrators` must name at least one calibrator, got none.")
+        super().__init__()
         self.adapter = as_adapter(target)
-        self.calibrations = {n: c.calibration(self.adapter, source=source) for n, c in calibrators.items()}
+        with torch.inference_mode(False):
+            self.calibrations = {
+                n: c.calibration(self.adapter, source=source) for n, c in calibrators.items()
+            }
 
     def __call__(self, images: Tensor) -> dict[str, Prediction]:
         """Adapt and predict once, calibrate with each."""
@@ -128,19 +176,22 @@ class Panel:
         def observe(moment: Moment) -> None:
             out.update({name: c.predict(moment) for name, c in self.calibrations.items()})
 
-        self.adapter.step(images, observe)
+        with self._lock:
+            self.adapter.step(images, observe)
         return out
 
     def reset(self) -> None:
         """Return the adapter and every calibration to their start."""
-        self.adapter.reset()
-        for calibration in self.calibrations.values():
-            calibration.reset()
+        with self._lock:
+            self.adapter.reset()
+            for calibration in self.calibrations.values():
+                calibration.reset()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the adapter and of every calibration."""
-        states = {name: calibration.state_dict() for name, calibration in self.calibrations.items()}
-        return {"adapter": self.adapter.state_dict(), "calibrations": states}
+        with self._lock:
+            states = {name: calibration.state_dict() for name, calibration in self.calibrations.items()}
+            return {"adapter": self.adapter.state_dict(), "calibrations": states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state that `state_dict` gave; the names must be the same."""
@@ -149,9 +200,10 @@ class Panel:
                 f"The state has calibrators {', '.join(state['calibrations'])}, this panel has "
                 f"{', '.join(self.calibrations)}; make the panel with the same names."
             )
-        self.adapter.load_state_dict(state["adapter"])
-        for name, calibration in self.calibrations.items():
-            calibration.load_state_dict(state["calibrations"][name])
+        with self._lock:
+            self.adapter.load_state_dict(state["adapter"])
+            for name, calibration in self.calibrations.items():
+                calibration.load_state_dict(state["calibrations"][name])
 
 
 def as_adapter(target: nn.Module | Adapter) -> Adapter:

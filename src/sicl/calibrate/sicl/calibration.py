@@ -106,7 +106,9 @@ class SiclCalibration(Calibration):
         answered, signals, share, begun = self._fit(images, labels, temperature)
         asks = self.asks({name: n for name, n in self.counts().items() if name not in answered}, share)
         adaptive = self.options.variants == "adaptive"
-        wanted = [ask.question for ask in asks] if adaptive else [self.questions["content"]]
+        wanted = {ask.question.engine: None for ask in asks} if adaptive else {}
+        if self.options.relaxation == "guard":
+            wanted[self.questions["content"].engine] = None
         # What depends on values, or on batches before, cannot be replayed.
         steady = len(labels) >= SMALL_BATCH and not self.replacement.possible
         polled = self.poll(
@@ -115,7 +117,7 @@ class SiclCalibration(Calibration):
             labels,
             temperature,
             begun=begun,
-            keep=tuple(dict.fromkeys(question.engine for question in wanted)),
+            keep=tuple(wanted),
             steady=steady and self.options.style != "mixstyle",
         )
         votes = answered | polled.by_name()

@@ -83,6 +83,8 @@ class Options:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "members", tuple(self.members))
+        if self.variants != "adaptive" and not isinstance(self.variants, int):
+            raise OptionError(f'`variants` must be a whole number or "adaptive", got {self.variants!r}.')
         require_positive(
             variants=20 if self.variants == "adaptive" else self.variants,
             style_scale=self.style_scale,

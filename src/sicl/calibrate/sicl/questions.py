@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -22,18 +21,21 @@ from sicl.engine.variants import Variants
 Strength = Tensor | float
 
 
-@dataclass(frozen=True, eq=False)
 class Question(ABC):
-    """One question about predictions. `engine` says of which network, at which cut and by whose statistics.
+    """One question about predictions.
 
     Args:
-        engine: computes the votes.
+        engine: computes the votes: of which network, at which cut (`engine.split.point`) and by whose statistics
+            (`engine.split.statistics`).
+        draws: variants.
     """
 
     name: ClassVar[Name]
     drawn: ClassVar[bool] = True
     """Whether its variants are drawn: as many as are asked for, and others every time."""
-    engine: Engine
+
+    def __init__(self, engine: Engine, draws: Draws) -> None:
+        self.engine, self.draws = engine, draws
 
     @abstractmethod
     def look(self, begun: Begun) -> Tensor:
@@ -51,12 +53,10 @@ class Question(ABC):
         """
 
 
-@dataclass(frozen=True, eq=False)
 class Style(Question):
     """Channel statistics shaken; `look` gives them (N x 2 x C)."""
 
-    name: ClassVar[Name] = "style"
-    draws: Draws
+    name = "style"
 
     def look(self, begun: Begun) -> Tensor:
         return torch.stack(perturb.style_statistics(begun.features), dim=1)
@@ -65,12 +65,10 @@ class Style(Question):
         return self.draws.style(known, n, strength)
 
 
-@dataclass(frozen=True, eq=False)
 class Content(Question):
     """Noise on every value; `look` gives the channels' standard deviations (N x C)."""
 
-    name: ClassVar[Name] = "content"
-    draws: Draws
+    name = "content"
 
     def look(self, begun: Begun) -> Tensor:
         return perturb.style_statistics(begun.features)[1]
@@ -79,12 +77,11 @@ class Content(Question):
         return self.draws.content(begun.base, known, n, strength)
 
 
-@dataclass(frozen=True, eq=False)
 class Mirror(Question):
     """The mirrored images: one variant, the same every time."""
 
-    name: ClassVar[Name] = "mirror"
-    drawn: ClassVar[bool] = False
+    name = "mirror"
+    drawn = False
 
     def look(self, begun: Begun) -> Tensor:
         return begun.base.new_empty(0)
@@ -117,4 +114,4 @@ def questions_of(
             content = engine(anchor.network, options.content_layer)
         elif (shallow := engine(anchor.live, options.content_layer)).split.point != style.split.point:
             content = mirror = shallow
-    return {"style": Style(style, draws), "content": Content(content, draws), "mirror": Mirror(mirror)}
+    return {"style": Style(style, draws), "content": Content(content, draws), "mirror": Mirror(mirror, draws)}
