@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import sicl
 from sicl.errors import InputError, OptionError, SiclError, UnsupportedModelError
+from sicl.models.cifar import resnet18
 from sicl.models.outputs import FromProbabilities, TwoClasses
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*cannot determine a temperature")
@@ -127,9 +128,10 @@ def test_the_state_of_another_calibrator_is_refused() -> None:
 @pytest.mark.parametrize("value", [0.0, 0.3])
 @pytest.mark.parametrize("method", [sicl.Tent(), sicl.BatchNorm(), sicl.Sar()])
 def test_a_first_batch_of_equal_images_changes_nothing(method: Any, value: float) -> None:
-    """Black images first, as a stream may begin: the votes after them are those of any stream."""
-    batch = torch.cat([torch.full((4, 3, 8, 8), value), images(12)])
-    first = SPECS["sicl"].attach(method.attach(small_net()))(batch)
+    """Black images first, as a stream may begin, and a batch norm before the cut."""
+    batch = torch.cat([torch.full((4, 3, 16, 16), value), torch.rand(12, 3, 16, 16)])
+    spec = sicl.SICL(variants=2, content_variants=2)
+    first = spec.attach(method.attach(resnet18(width=4, n_classes=4)))(batch)
     assert bool(torch.isfinite(first.confidence).all())
 
 
