@@ -168,6 +168,7 @@ class Adapter(ABC):
                     with torch.no_grad():
                         logits = self.forward(images)
                     out = self._shown(images, logits, observe)
+                self._warn_of_one(len(images))
                 self.count("batches", 1)
                 self.count("samples", len(images))
         return out
@@ -298,17 +299,19 @@ class Adapter(ABC):
         mistake = likely_mistake(*check_images(images))
         if mistake is not None:
             self._warn_once("range", mistake)
-        if len(images) == 1 and any(uses_batch_statistics(layer) for layer in batch_norms(self.network)):
+        reference = next(self.network.parameters(), None)
+        if reference is not None and (images.device != reference.device or images.dtype != reference.dtype):
+            images = images.to(reference.device, reference.dtype)
+        return images.clone() if images.is_inference() else images
+
+    def _warn_of_one(self, n: int) -> None:
+        if n == 1 and any(uses_batch_statistics(layer) for layer in batch_norms(self.network)):
             self._warn_once(
                 "one",
                 f"{type(self.spec).__name__} normalises a batch of one image with that image's own statistics, "
                 "and most of its predictions will be wrong; give larger batches, use `Source`, `Rotta`, `Sotta` "
                 "or `Lame`, or a network without batch norms.",
             )
-        reference = next(self.network.parameters(), None)
-        if reference is not None and (images.device != reference.device or images.dtype != reference.dtype):
-            images = images.to(reference.device, reference.dtype)
-        return images.clone() if images.is_inference() else images
 
     def _warn_once(self, what: str, message: str) -> None:
         if what not in self._warned:
@@ -387,6 +390,7 @@ def _batch_size_errors(n: int) -> Iterator[None]:
         if "more than 1 value per channel" not in str(error):
             raise
         raise InputError(
-            f"`images` is a batch of {n}, from which a batch norm of this network sees one value a channel "
-            "and cannot compute statistics; give at least two images a batch, or use `Source()`."
+            f"`images` is a batch of {n}, of which a batch norm of this network sees one value a channel "
+            "(some methods learn from a part of the batch) and cannot compute statistics; give at least two "
+            "images a batch, or use `Source()`."
         ) from error

@@ -10,6 +10,9 @@ from torch import Tensor
 
 Path = tuple[Any, ...]
 
+UNCOUNTED = ("running_mean", "running_var")
+"""Torch's batch-norm kernels write to these without counting it."""
+
 
 class _Kept(NamedTuple):
     # The live tensor is held, not its address: a freed address may be another tensor's by the next step.
@@ -67,7 +70,7 @@ class Undo:
                 kept = _Kept(value, value._version, saved, True)
             else:
                 kept = _Kept(value, value._version, value.clone(), False)
-        elif not (self.counted and _same(kept, value)):
+        elif not (self.counted and _same(kept, value)) or str(path[-1]).endswith(UNCOUNTED):
             if kept.shared or not _alike(kept.saved, value):
                 kept = _Kept(value, value._version, value.clone(), False)
             else:
