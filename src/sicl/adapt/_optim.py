@@ -54,16 +54,8 @@ class Learner(Adapter):
         self.count("updates", 1)
 
     def moving(self) -> list[Tensor]:
-        """Return the parameters that move, and the optimizer's moments of them."""
-        moments = [
-            value
-            for parameter in self.parameters
-            for value in self.optimizer.state.get(parameter, {}).values()
-            if isinstance(value, Tensor)
-            and value.shape == parameter.shape
-            and value.device == parameter.device
-        ]
-        return [*(parameter.detach() for parameter in self.parameters), *moments]
+        """Return the parameters that move."""
+        return [parameter.detach() for parameter in self.parameters]
 
     def get_state(self) -> dict[str, Any]:
         """Return the adapter's state and the optimizer's."""

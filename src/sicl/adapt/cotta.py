@@ -75,7 +75,10 @@ class CottaAdapter(Learner):
     def __init__(self, spec: Cotta, network: nn.Module) -> None:
         in_float32(network, method="Cotta")
         use_batch_statistics(network)
-        self.student, self.anchor = copy.deepcopy(network), copy.deepcopy(network)
+        self.anchor = copy.deepcopy(network)
+        # The teacher's weights are marked as the student's: whoever looks at it sees what moves.
+        train_weights(network, method="Cotta")
+        self.student = copy.deepcopy(network)
         learned = train_weights(self.student, method="Cotta")
         optimizer = make_optimizer(spec.optimizer, learned.values(), lr=spec.lr, nesterov=True)
         super().__init__(spec, network, optimizer)
@@ -102,7 +105,7 @@ class CottaAdapter(Learner):
         self.descend(loss.mean())
         self.count("kept", len(images))
         with torch.no_grad():
-            torch._foreach_lerp_(self.followers, self.parameters, 1 - self.spec.momentum)
+            torch._foreach_lerp_(tuple(self.followers), tuple(self.parameters), 1 - self.spec.momentum)
             self._restore()
 
     def _restore(self) -> None:

@@ -111,7 +111,7 @@ class RoidAdapter(Learner):
         self.descend(loss + (pair * weights).sum() / size)
         self.count("kept", len(weights))
         with torch.no_grad():
-            torch._foreach_lerp_(self.parameters, self.anchor, self.spec.back)
+            torch._foreach_lerp_(tuple(self.parameters), self.anchor, self.spec.back)
 
     def _weigh(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return each sample's weight, and which are kept; the moving average follows after its use."""
