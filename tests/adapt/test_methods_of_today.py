@@ -20,8 +20,8 @@ from sicl.adapt._objective import opinion_entropy
 from sicl.adapt._parameters import last_stage_norms, use_batch_statistics
 from sicl.adapt._views import mean_over_views
 from sicl.adapt.deyo import destroyed_images
+from sicl.engine.norms import norm_layers
 from sicl.errors import OptionError
-from sicl.models.norms import norm_layers
 
 pytestmark = pytest.mark.filterwarnings("error")
 

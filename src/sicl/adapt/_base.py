@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from sicl.adapt._images import check_images, likely_mistake
 from sicl.adapt._presets import Architecture, Preset, preset_options
 from sicl.adapt._undo import Undo
+from sicl.engine.norms import batch_norms, uses_batch_statistics
+from sicl.engine.split import logits_of
 from sicl.errors import InputError, UnsupportedModelError, require_choice
-from sicl.models.norms import batch_norms, uses_batch_statistics
-from sicl.models.split import logits_of
 from sicl.types import SourceData
 
 When = Literal["before", "after"]

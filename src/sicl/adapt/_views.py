@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from sicl.adapt._augment import strong_augmentation
-from sicl.models.norms import batch_norms, batch_statistics, can_group, uses_batch_statistics
-from sicl.models.split import logits_of
+from sicl.engine.norms import batch_norms, batch_statistics, can_group, uses_batch_statistics
+from sicl.engine.split import logits_of
 
 PIXELS = {"cuda": 2**21, "cpu": 2**17}
 """Pixels of views that go through the network at once: 32 views of 64 CIFAR images on a GPU."""

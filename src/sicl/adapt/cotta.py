@@ -13,8 +13,8 @@ from sicl.adapt._base import Adapter, Method
 from sicl.adapt._optim import Learner, OptimizerName, make_optimizer
 from sicl.adapt._parameters import in_float32, train_weights, use_batch_statistics
 from sicl.adapt._views import mean_over_views
+from sicl.engine.split import logits_of
 from sicl.errors import OptionError, require_between, require_choice, require_positive
-from sicl.models.split import logits_of
 from sicl.types import SourceData
 
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from sicl.adapt._base import Adapter, Method
 from sicl.adapt.source import SourceAdapter
+from sicl.engine.head import find_head, penultimate
 from sicl.errors import require_choice, require_positive
-from sicl.models.head import find_head, penultimate
 from sicl.types import SourceData
 
 Affinity = Literal["rbf", "knn", "linear"]
