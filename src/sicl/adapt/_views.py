@@ -9,8 +9,8 @@ from sicl.adapt._augment import strong_augmentation
 from sicl.engine.norms import batch_norms, batch_statistics, can_group, uses_batch_statistics
 from sicl.engine.split import logits_of
 
-PIXELS = {"cuda": 2**21, "cpu": 2**17}
-"""Pixels of views that go through the network at once: 32 views of 64 CIFAR images on a GPU."""
+PIXELS = {"cuda": 2**21, "cpu": 2**16}
+"""Pixels of views that go through the network at once: 32 views of 64 CIFAR images on a GPU, one on a CPU."""
 
 
 @torch.no_grad()
@@ -27,7 +27,7 @@ def mean_over_views(
         at_once: views in one pass; None: as many as have `PIXELS` pixels.
     """
     norms = [layer for layer in batch_norms(network) if uses_batch_statistics(layer)]
-    limit = at_once or max(1, PIXELS.get(images.device.type, 2**17) // images[:, 0].numel())
+    limit = at_once or max(1, PIXELS.get(images.device.type, 2**16) // images[:, 0].numel())
     limit = limit if can_group(norms) else 1
     total: Tensor | None = None
     for start in range(0, n_views, limit):
