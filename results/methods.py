@@ -19,6 +19,7 @@ from statistics import mean
 from sicl.bench.run.schema import Record, load_records
 from sicl.bench.tables.names import CALIBRATORS, dataset_name, method_name, model_name, stream_name
 from sicl.bench.tables.svg import Scale, nice_top, spread_labels, tag, text, ticks
+from sicl.errors import SiclError
 
 WIDTH, HEIGHT = 380, 300
 LEFT, RIGHT, TOP, BOTTOM = 44, 300, 40, 254
@@ -164,7 +165,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folders", nargs="+", help="folders with records")
     parser.add_argument("--out", type=Path, help="where the figure goes, an SVG file; none without it")
     options = parser.parse_args(arguments)
-    found = panels([record for folder in options.folders for record in load_records(folder)])
+    try:
+        found = panels([record for folder in options.folders for record in load_records(folder)])
+    except SiclError as error:
+        parser.error(str(error))
     if not found:
         parser.error(f"no finished records in {', '.join(options.folders)}; run the plan first.")
     print(table(found))

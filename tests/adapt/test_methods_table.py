@@ -35,7 +35,7 @@ def test_a_folder_without_records_is_refused_in_one_sentence(tmp_path: Path) -> 
     """The next action is in it."""
     done = run(tmp_path)
     assert done.returncode == 2
-    assert "run the plan first" in done.stderr.splitlines()[-1]
+    assert "Run a benchmark into it first" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["methods", "methods-vit", "methods-imagenet"])
@@ -44,6 +44,7 @@ def test_the_plans_name_every_method_of_today(
 ) -> None:
     """Whatever their weights; only missing weights may be wrong with them."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "results" / "plans")
     (tmp_path / "weights").mkdir()
     for file in ("cifar10-resnet18", "cifar100-resnet18"):
         (tmp_path / "weights" / f"{file}.safetensors").touch()
