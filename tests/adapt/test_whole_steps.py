@@ -317,6 +317,27 @@ def test_what_never_moves_is_not_copied_before_a_step() -> None:
     assert kept["bn1.weight"].saved is not start["bn1.weight"]
 
 
+@pytest.mark.parametrize("name", ["tent", "rotta", "cotta"])
+def test_a_model_attached_in_inference_mode_learns(name: str) -> None:
+    """Wherever the model was made, too."""
+    with torch.inference_mode():
+        adapter = attached(name, copy.deepcopy(small_resnet()))
+        got = [adapter(images) for images in stream(2)]
+    plain = attached(name)
+    assert all(torch.equal(plain(images), logits) for images, logits in zip(stream(2), got))
+
+
+@pytest.mark.parametrize("predict", ["before", "after"])
+def test_a_step_without_update_only_predicts(predict: str) -> None:
+    """The counters see the batch, the network stays."""
+    adapter = attached("tent", predict=predict)
+    before = adapter.state_dict()["network"]
+    logits = adapter.step(stream()[0], update=False)
+    assert torch.equal(logits, attached("batchnorm")(stream()[0]))
+    assert same_state(adapter.state_dict()["network"], before)
+    assert (adapter.counters["batches"], adapter.counters["updates"]) == (1, 0)
+
+
 def test_sar_counts_its_resets_in_its_summary() -> None:
     """Numbers, for a record."""
     adapter = Sar(lr=0.1, margin=2.0, recovery=5.0).attach(small_resnet())

@@ -83,7 +83,9 @@ class Method:
             model: returns N x C logits or an object with `.logits`, for images in [0, 1].
             source: labelled source data, for methods that need some.
         """
-        return self.adapter(_private_copy(model), source=source)
+        # Also where the caller infers: tensors made in inference mode could never learn.
+        with torch.inference_mode(False):
+            return self.adapter(_private_copy(model), source=source)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
         """Return the live object: the hook that a method of your own fills.
@@ -152,22 +154,25 @@ class Adapter(ABC):
         """Return the logits (N x C, float32, detached) of a batch, and adapt to it."""
         return self.step(images)
 
-    def step(self, images: Tensor, observe: Callable[[Moment], None] | None = None) -> Tensor:
-        """Predict and update, in the method's order; `observe` sees the state that predicts."""
+    def step(
+        self, images: Tensor, observe: Callable[[Moment], None] | None = None, *, update: bool = True
+    ) -> Tensor:
+        """Predict and update, in the method's order; `observe` sees the state that predicts.
+
+        With `update=False` the network predicts as it stands, and stays so.
+        """
         with self._lock, _gradients_possible():
             images = self._checked(images)
             self._remember_start()
             with self._all_or_nothing(), _batch_size_errors(len(images)):
-                if self.spec.predict == "before":
-                    with torch.set_grad_enabled(self.reuses_forward):
-                        logits = self.forward(images)
-                    out = self._shown(images, logits, observe)
-                    self._update(images, logits)
-                else:
+                before = self.spec.predict == "before"
+                if update and not before:
                     self._update(images, None)
-                    with torch.no_grad():
-                        logits = self.forward(images)
-                    out = self._shown(images, logits, observe)
+                with torch.set_grad_enabled(update and before and self.reuses_forward):
+                    logits = self.forward(images)
+                out = self._shown(images, logits, observe)
+                if update and before:
+                    self._update(images, logits)
                 self._warn_of_one(len(images))
                 self.count("batches", 1)
                 self.count("samples", len(images))
