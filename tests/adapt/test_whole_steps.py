@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from adapt_networks import SPECS, random_images, small_resnet, source_data
+from adapt_networks import SPECS, TinyNetwork, random_images, small_resnet, tiny_images
 from torch import Tensor, nn
 
 import sicl
 from sicl.adapt import Adapter, Method, Moment, Rotta, Sar, Tent
 from sicl.errors import InputError
 
+SOURCE = sicl.SourceData(tiny_images(16, seed=5), torch.arange(16) % 3)
 LEARNERS = [name for name in SPECS if name not in ("source", "batchnorm", "lame")]
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -27,11 +28,11 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 def attached(name: str, network: nn.Module | None = None, **changes: object) -> Adapter:
     spec = replace(SPECS[name], **changes)  # type: ignore[arg-type]
-    return spec.attach(network or small_resnet(), source=source_data())
+    return spec.attach(network or TinyNetwork(), source=SOURCE)
 
 
 def stream(n: int = 3) -> list[Tensor]:
-    return [random_images(seed=10 + i) for i in range(n)]
+    return [tiny_images(8, seed=10 + i) for i in range(n)]
 
 
 def flat(state: Any, path: str = "") -> dict[str, Any]:
@@ -125,7 +126,7 @@ def test_one_mad_pixel_is_refused_before_anything_moves(name: str) -> None:
     """1e38 is finite, and would poison every later batch."""
     adapter = attached(name)
     expected = attached(name)(stream()[0])
-    images = random_images()
+    images = tiny_images(8)
     images[0, 0, 0, 0] = 1e38
     with pytest.raises(InputError, match=r"`images` must lie in \[0, 1\], got values from .* to 1e\+38"):
         adapter(images)
@@ -140,10 +141,10 @@ def test_images_on_another_scale_get_one_warning_with_the_likely_cause(
 ) -> None:
     """Once an adapter; a little beyond [0, 1] is nobody's mistake."""
     adapter = attached("tent")
-    adapter(1.4 * random_images() - 0.2)
+    adapter(1.4 * tiny_images(8) - 0.2)
     with pytest.warns(UserWarning, match=cause):
-        adapter(scale * random_images() + shift)
-    adapter(scale * random_images() + shift)
+        adapter(scale * tiny_images(8) + shift)
+    adapter(scale * tiny_images(8) + shift)
 
 
 @pytest.mark.parametrize("name", ["batchnorm", "tent", "sar", "rotta"])
@@ -201,7 +202,7 @@ def _without(part: str) -> Callable[[dict[str, Any]], object]:
         *map(_without, ("network", "counters", "generator", "optimizer", "spec", "method")),
         lambda state: state.update(surprise=1),
         lambda state: state["network"].popitem(),
-        lambda state: state["network"].update({"fc.bias": torch.zeros(3)}),
+        lambda state: state["network"].update({"head.bias": torch.zeros(5)}),
         lambda state: state.update(network=None),
         lambda state: state.update(spec=3),
         lambda state: state.update(generator=torch.zeros(2)),
@@ -235,7 +236,7 @@ def test_a_state_that_is_none_is_refused(bad: Any) -> None:
 )
 def test_models_in_half_precision_learn_in_float32(name: str, dtype: torch.dtype) -> None:
     """One warning at attachment; the logits of the second batch are finite, and near those of float32."""
-    network = small_resnet()
+    network = TinyNetwork()
     with pytest.warns(UserWarning, match="private copy is kept in float32"):
         adapter = attached(name, network.to(dtype))
     plain = attached(name, network.float())
@@ -248,7 +249,7 @@ def test_methods_that_do_not_learn_keep_half_precision() -> None:
     """There is nothing to lose."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        adapter = attached("source", small_resnet().to(torch.bfloat16))
+        adapter = attached("source", TinyNetwork().to(torch.bfloat16))
         assert adapter(stream()[0]).dtype == torch.float32
     assert next(adapter.network.parameters()).dtype == torch.bfloat16
 
@@ -268,7 +269,7 @@ class OldAdapter(Adapter):
 
     def update(self, images: Tensor, logits: Tensor | None) -> None:
         self.seen += len(images)
-        self.network.fc.bias.data += 0.1
+        self.network.head.bias.data += 0.1
 
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "seen": self.seen}
@@ -280,7 +281,7 @@ class OldAdapter(Adapter):
 
 def test_methods_with_the_hooks_of_old_still_work() -> None:
     """State, reset and an interrupted step included, though they write through `.data`, which nobody counts."""
-    adapter = Old(predict="after").attach(small_resnet())
+    adapter = Old(predict="after").attach(TinyNetwork())
     for images in stream():
         adapter(images)
     saved = adapter.state_dict()
@@ -293,7 +294,7 @@ def test_methods_with_the_hooks_of_old_still_work() -> None:
     assert adapter.seen == 24
     adapter.reset()
     assert adapter.seen == 0
-    assert torch.equal(adapter.network.fc.bias, small_resnet().fc.bias)
+    assert torch.equal(adapter.network.head.bias, TinyNetwork().head.bias)
 
 
 def test_a_method_without_the_hook_says_which_it_needs() -> None:
@@ -304,14 +305,14 @@ def test_a_method_without_the_hook_says_which_it_needs() -> None:
         pass
 
     with pytest.raises(NotImplementedError, match=r"`Empty` must define `adapter\(network, \*, source\)`"):
-        Empty().attach(small_resnet())
+        Empty().attach(TinyNetwork())
 
 
 def test_what_never_moves_is_not_copied_before_a_step() -> None:
     """Convolutions share the memory of the start; a state of 100 steps takes what one of a step takes."""
     adapter = Tent().attach(small_resnet())
-    for images in stream():
-        adapter(images)
+    for _ in range(2):
+        adapter(random_images())
     kept, start = adapter._undo._kept["network"], adapter._start["network"]
     assert kept["conv1.weight"].saved is start["conv1.weight"]
     assert kept["bn1.weight"].saved is not start["bn1.weight"]
@@ -321,7 +322,7 @@ def test_what_never_moves_is_not_copied_before_a_step() -> None:
 def test_a_model_attached_in_inference_mode_learns(name: str) -> None:
     """Wherever the model was made, too."""
     with torch.inference_mode():
-        adapter = attached(name, copy.deepcopy(small_resnet()))
+        adapter = attached(name, copy.deepcopy(TinyNetwork()))
         got = [adapter(images) for images in stream(2)]
     plain = attached(name)
     assert all(torch.equal(plain(images), logits) for images, logits in zip(stream(2), got))
@@ -340,14 +341,14 @@ def test_a_step_without_update_only_predicts(predict: str) -> None:
 
 def test_sar_counts_its_resets_in_its_summary() -> None:
     """Numbers, for a record."""
-    adapter = Sar(lr=0.1, margin=2.0, recovery=5.0).attach(small_resnet())
+    adapter = Sar(lr=0.1, margin=2.0, recovery=5.0).attach(TinyNetwork())
     adapter(stream()[0])
     assert adapter.summary()["resets"] == 1.0
 
 
 def test_a_state_survives_a_file_and_another_process_order() -> None:
     """Rotta's replaced buffers included: rolled back, saved, loaded, the same."""
-    adapter = Rotta(capacity=8, update_every=8).attach(small_resnet())
+    adapter = Rotta(capacity=8, update_every=8).attach(TinyNetwork())
     for images in stream():
         adapter(images)
     with pytest.raises(Stopped):
@@ -355,6 +356,6 @@ def test_a_state_survives_a_file_and_another_process_order() -> None:
     file = io.BytesIO()
     torch.save(adapter.state_dict(), file)
     file.seek(0)
-    resumed = Rotta(capacity=8, update_every=8).attach(small_resnet())
+    resumed = Rotta(capacity=8, update_every=8).attach(TinyNetwork())
     resumed.load_state_dict(torch.load(file, weights_only=True))
     assert torch.equal(resumed(stream()[1]), adapter(stream()[1]))

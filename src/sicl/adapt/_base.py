@@ -251,6 +251,13 @@ class Adapter(ABC):
         self._counts = dict(state["counters"])
         self.generator.set_state(state["generator"])
 
+    def here(self, value: Any) -> Any:
+        """Return a tensor, or a list of some, on the network's device: a state may come from another one."""
+        if isinstance(value, list):
+            return [self.here(item) for item in value]
+        reference = next(self.network.parameters(), None)
+        return value if reference is None or not isinstance(value, Tensor) else value.to(reference.device)
+
     # Until 0.1 the two hooks had these names; methods that still extend them work.
     def _state(self) -> dict[str, Any]:
         return self.get_state()

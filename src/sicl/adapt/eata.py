@@ -128,7 +128,9 @@ class EataAdapter(Learner):
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over the state of all parts."""
         super().set_state(state)
-        self.average, self.anchor, self.fisher = state["average"], state["anchor"], state["fisher"]
+        self.average, self.anchor, self.fisher = (
+            self.here(state[part]) for part in ("average", "anchor", "fisher")
+        )
 
 
 def fisher_information(

@@ -132,7 +132,7 @@ class RoidAdapter(Learner):
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over the state of all parts."""
         super().set_state(state)
-        self.average, self.anchor = state["average"], state["anchor"]
+        self.average, self.anchor = self.here(state["average"]), self.here(state["anchor"])
 
 
 def soft_likelihood_ratio(logits: Tensor) -> Tensor:

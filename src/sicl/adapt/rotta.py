@@ -125,7 +125,7 @@ class RottaAdapter(Learner):
         super().set_state(state)
         self.student.load_state_dict(state["student"])
         self.memory = self._new_memory()
-        self.memory.load_state_dict(state["memory"])
+        self.memory.load_state_dict({**state["memory"], "images": self.here(state["memory"]["images"])})
 
 
 def _robust_norms(network: nn.Module) -> list[nn.Module]:

@@ -131,7 +131,7 @@ class SottaAdapter(Learner):
         """Take over the state of all parts."""
         super().set_state(state)
         self.memory = self._new_memory()
-        self.memory.load_state_dict(state["memory"])
+        self.memory.load_state_dict({**state["memory"], "images": self.here(state["memory"]["images"])})
         live: object = self.live
         if isinstance(live, Stateful):
             live.load_state_dict(state["confidence"])
