@@ -423,3 +423,17 @@ def test_authors_presets() -> None:
         ]
     assert [kind.for_dataset("imagenet", architecture="vit").lr for kind in (Come, Deyo)] == [1e-3, 1e-3]
     assert Come() == Come(lr=2.5e-4, optimizer="sgd", steps=1, objective="come")
+
+
+@pytest.mark.parametrize("spec", [Cotta(views=2, threshold=1.0), Roid(), Lame(), Deyo(margin=2.0)])
+def test_calibrators_keep_the_labels_of_what_is_said(spec: Method) -> None:
+    """Also where that is more than the network's own word: views, a prior, neighbours."""
+    alone = spec.attach(small_resnet())
+    calibrators = {"softmax": sicl.Softmax(), "pseudocal": sicl.PseudoCal(), "sicl": sicl.SICL()}
+    panel = sicl.Panel(calibrators, spec.attach(small_resnet()))
+    for images in batches(2):
+        logits = alone(images)
+        for prediction in panel(images).values():
+            assert torch.equal(prediction.labels, logits.argmax(dim=1))
+            assert torch.equal(prediction.logits, logits)
+            assert bool(((prediction.confidence >= 0) & (prediction.confidence <= 1)).all())

@@ -26,6 +26,7 @@ METHODS = {
     "rotta": "RoTTA",
     "sotta": "SoTTA",
     "come": "COME",
+    "sar+come": "SAR with COME",
     "deyo": "DeYO",
     "cotta": "CoTTA",
     "roid": "ROID",
