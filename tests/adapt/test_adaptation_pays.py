@@ -19,6 +19,10 @@ WARM_UP = 192
 """RoTTA and SoTTA start from the source's statistics, so the first batches are theirs to lose."""
 
 
+FEWER = {"cotta": {"views": 2}}
+"""Thirty-two views take minutes on a CPU."""
+
+
 @functools.cache
 def noisy_images(strength: float = 0.1) -> tuple[Tensor, Tensor]:
     data = load_demo("test")
@@ -36,8 +40,11 @@ def accuracy(name: str) -> float:
         torch.from_numpy(validation.images[:128]).permute(0, 3, 1, 2).float() / 255,
         torch.from_numpy(validation.labels[:128]),
     )
-    fewer = {"views": 2} if name == "cotta" else {}
-    adapter = METHODS[name].for_dataset("demo", **fewer).attach(sicl.load_model("demo"), source=source)
+    adapter = (
+        METHODS[name]
+        .for_dataset("demo", **FEWER.get(name, {}))
+        .attach(sicl.load_model("demo"), source=source)
+    )
     first = WARM_UP if name in ("source", "batchnorm") else 0
     right = [
         adapter(images[i : i + BATCH]).argmax(dim=1) == labels[i : i + BATCH] for i in range(first, N, BATCH)
@@ -82,7 +89,11 @@ def test_lame_pays_where_classes_come_in_runs_and_harms_where_they_do_not() -> N
 def long_accuracy(name: str) -> float:
     """The share of right predictions on the whole of 4,500 noisy images: three passes with other noise."""
     source = source_data(load_demo("val"))
-    adapter = METHODS[name].for_dataset("demo").attach(sicl.load_model("demo"), source=source)
+    adapter = (
+        METHODS[name]
+        .for_dataset("demo", **FEWER.get(name, {}))
+        .attach(sicl.load_model("demo"), source=source)
+    )
     right = []
     for seed in range(3):
         for batch in Benign(corruption="gaussian_noise", seed=seed, corruption_seed=seed).open(
