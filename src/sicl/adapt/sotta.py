@@ -68,7 +68,8 @@ class Sotta(Method):
                 f"{type(self.confidence).__name__}; leave it out for the softmax's."
             )
 
-    def _adapter(self, network: nn.Module, source: SourceData | None) -> Adapter:
+    def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
+        """Return the live object."""
         return SottaAdapter(self, network, source)
 
 
@@ -120,15 +121,17 @@ class SottaAdapter(Learner):
                 self.sam.descend()
                 self.count("updates", 1)
 
-    def _state(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of all parts."""
         live: object = self.live
         confidence = live.state_dict() if isinstance(live, Stateful) else None
-        return {**super()._state(), "memory": self.memory.state_dict(), "confidence": confidence}
+        return {**super().get_state(), "memory": self.memory.state_dict(), "confidence": confidence}
 
-    def _load(self, state: dict[str, Any]) -> None:
-        super()._load(state)
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over the state of all parts."""
+        super().set_state(state)
         self.memory = self._new_memory()
-        self.memory.load_state_dict(state["memory"])
+        self.memory.load_state_dict({**state["memory"], "images": self.here(state["memory"]["images"])})
         live: object = self.live
         if isinstance(live, Stateful):
             live.load_state_dict(state["confidence"])

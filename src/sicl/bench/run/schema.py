@@ -20,7 +20,7 @@ class Record:
     Args:
         dataset: for example "cifar10-c".
         model: for example "resnet18".
-        method: "source", "batchnorm", "tent", "eata", "sar", "rotta", "sotta".
+        method: for example "tent".
         stream: "benign", "dynamic", "noisy", "continual", "mixed".
         seed: the seed of the whole cell.
         corruption: the corruption of a benign or noisy stream; None for streams of several.

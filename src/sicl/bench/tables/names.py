@@ -25,6 +25,12 @@ METHODS = {
     "sar": "SAR",
     "rotta": "RoTTA",
     "sotta": "SoTTA",
+    "come": "COME",
+    "sar+come": "SAR with COME",
+    "deyo": "DeYO",
+    "cotta": "CoTTA",
+    "roid": "ROID",
+    "lame": "LAME",
 }
 DATASETS = {
     "cifar10-c": "CIFAR-10-C",
