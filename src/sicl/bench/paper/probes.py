@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from sicl import perturb
 from sicl.adapt import Adapter, Moment
-from sicl.calibrate import Calibration, Calibrator
-from sicl.calibrate._base import require_source
-from sicl.calibrate._passes import as_it_predicts, batches, device_of
+from sicl.calibrate import Calibration, Calibrator, as_it_predicts, batches, device_of, require_source
 from sicl.calibrate.mc_dropout import dropout_places
 from sicl.calibrate.sicl.variants import beta
 from sicl.engine.head import find_head
