@@ -6,7 +6,9 @@ mixed images every fourth. "naive" is a hook and 40 whole forward passes; "floor
 suffix passes at the measured peak of a matrix product in the dtype that SICL computes in.
 
     python benchmarks/overhead.py [--quick | --cases resnet18:64,resnet50:200] [--json FILE]
-    python benchmarks/overhead.py --markdown FILE.json
+    python benchmarks/overhead.py --markdown FILE.json        every case as a table
+    python benchmarks/overhead.py --summary FILE.json         all cases as one table
+    python benchmarks/overhead.py --figure FILE.json          the first case as SVG
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from overhead_pages import figure, summary
 from overhead_ways import OTHERS, SPECS, VARIANTS, Calibrate, Case
 
 import sicl
@@ -258,11 +261,15 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seconds", type=float, default=150.0, help="about how long to measure")
     parser.add_argument("--json", type=Path, help="write the result there")
-    parser.add_argument("--markdown", type=Path, help="print this result instead of measuring")
+    pages = {"markdown": markdown, "summary": summary, "figure": figure}
+    for name in pages:
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help="print this result, do not measure")
     options = parser.parse_args()
-    if options.markdown:
-        print(markdown(json.loads(options.markdown.read_text())))
-        return
+    for name, page in pages.items():
+        file = getattr(options, name)
+        if file:
+            print(page(json.loads(file.read_text())), end="")
+            return
     result = run(options)
     if options.json:
         part = options.json.with_suffix(".part")
