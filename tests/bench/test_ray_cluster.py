@@ -31,7 +31,7 @@ PROGRAM = (
     "executor = make_executor('ray', workers=int(workers), address=address or None)\n"
     "run_plan(load_plan(json.loads(table)), folder, executor=executor, settings=Settings(threads=1))"
 )
-HERE = {"PYTHONPATH": str(Path(__file__).parent)}
+HERE = {"PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")))}
 
 
 @dataclass

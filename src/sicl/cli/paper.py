@@ -11,6 +11,7 @@ import typer
 from sicl.cli.bench import (
     Address,
     Cache,
+    CellTimeout,
     Cpus,
     Data,
     Device,
@@ -19,6 +20,7 @@ from sicl.cli.bench import (
     Gpus,
     Launch,
     Out,
+    PlanName,
     Predictions,
     Retries,
     RetryFailed,
@@ -47,15 +49,16 @@ Listed = Optional[str]  # noqa: UP045
 @app.command("list")
 def list_presets() -> None:
     """List the tables and figures."""
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from sicl.bench.paper.presets import PRESETS
+    from sicl.bench.run.progress import make_console
 
     table = Table(box=None, show_header=False)
     for name, preset in PRESETS.items():
-        table.add_row(f"[bold]{name}[/bold]", preset.title)
-    Console(highlight=False).print(table)
+        table.add_row(Text(name, "bold"), preset.title)
+    make_console().print(table)
 
 
 @app.command()
@@ -79,6 +82,7 @@ def run(
     gpus: Gpus = None,
     cpus: Cpus = 1.0,
     retries: Retries = 2,
+    cell_timeout: CellTimeout = None,
     threads: Threads = None,
     predictions: Predictions = False,
     cache: Cache = None,
@@ -86,27 +90,29 @@ def run(
     dry_run: DryRun = False,
 ) -> None:
     """Run a table or figure, and put our numbers beside the paper's."""
-    where = (data, device, executor, workers, address, gpus, cpus, retries, threads, predictions, cache)
+    how = (executor, workers, address, gpus, cpus, retries, cell_timeout)
     narrow = {"datasets": datasets, "models": models, "methods": methods, "corruptions": corruptions}
     lists = {key: _split(text) for key, text in narrow.items()}
     size = {"seeds": _numbers(seeds), "n": n, "batch_size": batch_size}
     choice = {"weights": weights, "quick": quick, **lists, **size}
-    _run(name, choice, out, Launch(*where, retry_failed), dry_run)
+    _run(name, choice, out, Launch(data, device, *how, threads, predictions, cache, retry_failed), dry_run)
 
 
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(help=_HELP["name"])],
-    folder: Annotated[Path, typer.Argument(help="The folder with the records of a run.")],
+    folder: Annotated[Path, typer.Argument(help="A run's folder, or a packed file of its records.")],
+    plan: PlanName = None,
 ) -> None:
     """Put the records of an earlier run beside the paper's numbers; runs nothing, needs no data."""
     from sicl.bench.paper.presets import PRESETS
     from sicl.bench.paper.show import show_preset
-    from sicl.bench.run.schema import load_records
+    from sicl.bench.run.results import load_results
     from sicl.errors import require_choice
 
     require_choice(PRESETS, name=name)
-    show_preset(name, load_records(folder), folder)
+    beside = folder if folder.is_dir() else Path(folder.name.partition(".")[0])
+    show_preset(name, load_results(folder, plan).records, beside)
 
 
 def _run(name: str, options: dict[str, Any], out: Path | None, launch: Launch, dry_run: bool) -> None:

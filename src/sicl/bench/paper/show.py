@@ -40,7 +40,7 @@ def show_preset(name: str, records: Sequence[Record], folder: Path, console: Con
 
 def _print(sheet: Sheet, folder: Path, console: Console) -> None:
     """Print a sheet; a long one is in its file, and of a line over time a few points are printed."""
-    console.print(f"\n[bold]{sheet.title}[/bold]")
+    console.print(f"\n{sheet.title}", style="bold")
     rows = _some(sheet) if len(sheet.rows) > LONG else sheet.rows
     if rows:
         table = Table(sheet.corner, box=None)

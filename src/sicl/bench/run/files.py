@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from sicl.data.npy import sync_folder
+
 
 def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> Path:
     """Write `content` aside as `NAME.PID.part`, then rename it over `path`; returns the path.
@@ -21,6 +23,7 @@ def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> Path:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, target)
+        sync_folder(target.parent)
     finally:
         part.unlink(missing_ok=True)
     return target

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from sicl.bench.executors import Event, Executor, Finished, Settings
 from sicl.bench.plan.cost import estimate, shape
 from sicl.bench.plan.plan import Plan
+from sicl.bench.plan.registry import own_modules
 from sicl.bench.run.progress import Display, duration, make_console
 from sicl.bench.run.runner import Result, run_plan
 from sicl.bench.run.schema import Record
@@ -26,19 +29,26 @@ def find_own_modules(*folders: Path) -> None:
             sys.path.append(str(folder.absolute()))
 
 
+def show_modules(table: Mapping[str, Any], console: Console | None = None) -> None:
+    """Print which modules a plan imports when it is checked and run: their code is trusted then."""
+    modules = own_modules(table)
+    told = f"imports {', '.join(modules)}" if modules else "imports no modules of its own"
+    (console or make_console()).print(f"The plan {told}.", markup=False, emoji=False)
+
+
 def show_plan(plan: Plan, console: Console | None = None) -> None:
     """Print what a plan would run, and roughly what that costs."""
     console = console or make_console()
-    console.print(f"[bold]{plan.name}[/bold]: {len(plan)} cells")
+    console.print(f"{plan.name}: {len(plan)} cells", style="bold", markup=False)
     table = Table(box=None, show_header=False)
     for noun, counts in shape(plan).items():
-        table.add_row(noun, ", ".join(f"{name} ({count})" for name, count in counts.items()))
+        table.add_row(noun, Text(", ".join(f"{name} ({count})" for name, count in counts.items())))
     labels = list(plan.cells[0].spec["calibrators"])
-    table.add_row("calibrators", ("; " if any("," in label for label in labels) else ", ").join(labels))
+    table.add_row("calibrators", Text(("; " if any("," in label for label in labels) else ", ").join(labels)))
     table.add_row("predict", ", ".join(sorted({c.spec["method"]["options"]["predict"] for c in plan.cells})))
     console.print(table)
     for cell in plan.cells[:5]:
-        console.print(f"  {cell.label}")
+        console.print(f"  {cell.label}", markup=False, emoji=False)
     if len(plan) > 5:
         console.print(f"  ... and {len(plan) - 5} more")
     cost = estimate(plan)
@@ -87,7 +97,8 @@ def run_live(
             on_start=display.start,
         )
     show_summary(result, console)
-    console.print(f"Records in {folder}, report in {report.write(result.records)}.")
+    told = f"Records in {folder}, report in {report.write(result.records)}."
+    console.print(told, markup=False, emoji=False)
     return result
 
 
@@ -129,7 +140,9 @@ def show_summary(result: Result, console: Console) -> None:
     from sicl.bench.tables.summary import calibrators_of, group_records, mean_accuracy, mean_metric
 
     names = calibrators_of(result.records)
-    table = Table("data set", "model", "method", "stream", "cells", "acc", *names, box=None)
+    table = Table(box=None)
+    for head in ("data set", "model", "method", "stream", "cells", "acc", *names):
+        table.add_column(Text(head))
     for group in group_records(result.records):
         cells = f"{len(group.done)} of {len(group.records)}" if group.done != group.records else None
         means = [
@@ -138,10 +151,10 @@ def show_summary(result: Result, console: Console) -> None:
         ]
         numbers = ["-" if mean.value is None else f"{100 * mean.value:.1f}" for mean in means]
         what = (group.dataset, group.model, group.method, group.stream)
-        table.add_row(*what, cells or str(len(group.records)), *numbers)
+        table.add_row(*map(Text, what), cells or str(len(group.records)), *numbers)
     console.print(table)
     console.print("Accuracy and cumulative ECE in %, means over the cells that are done.")
     for record in result.failed:
-        console.print(f"FAILED {record.label}: {record.error}", style="red", markup=False)
+        console.print(f"FAILED {record.label}: {record.error}", style="red", markup=False, emoji=False)
     if result.failed:
         console.print(f"{len(result.failed)} cells failed; --retry-failed runs them again.")
