@@ -10,7 +10,7 @@ from typing import NoReturn
 import typer
 
 from sicl import __version__
-from sicl.cli import bench, data, demo, doctor, paper, report, train
+from sicl.cli import bench, data, demo, doctor, paper, report, results, train
 from sicl.errors import SetupError, SiclError
 
 app = typer.Typer(
@@ -52,6 +52,7 @@ app.command()(report.report)
 app.command()(train.train)
 app.add_typer(data.app, name="data")
 app.add_typer(paper.app, name="paper")
+app.add_typer(results.app, name="results")
 
 
 class Stopped(BaseException):

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from sicl.bench.plan.plan import Plan, load_plan
+from sicl.bench.tables.names import CALIBRATOR_NAMES
 from sicl.bench.tables.printed import CORRUPTIONS
 from sicl.errors import OptionError, require_choice
 
 METHODS = ("tent", "eata", "sar", "rotta", "sotta")
 VIT_METHODS = ("tent", "sar")
 BASELINES = ("softmax", "temperature_scaling", "mc_dropout", "transcal", "pseudocal")
-CALIBRATORS = (*BASELINES, "sicl_paper", "sicl")
 QUICK_CORRUPTIONS = ("gaussian_noise", "contrast", "jpeg_compression")
 
 ARCHITECTURES = {"resnet18": "resnet18", "resnet50": "resnet50", "resnet101": "resnet101", "vit": "vit_small"}
@@ -71,7 +71,7 @@ class Preset:
     datasets: tuple[str, ...] = ("cifar10-c",)
     models: tuple[str, ...] = ("resnet50",)
     methods: tuple[Any, ...] = METHODS
-    calibrators: tuple[Any, ...] = CALIBRATORS
+    calibrators: tuple[Any, ...] = tuple(CALIBRATOR_NAMES)
     seeds: tuple[int, ...] = (0, 1, 2)
     streams: Callable[[list[str], Choice], list[dict[str, Any]]] = field(default=lambda c, k: [_benign(c, k)])
     predictions: bool = False

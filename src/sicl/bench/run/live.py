@@ -70,6 +70,8 @@ def run_live(
     cache: Path | None = None,
     retry_failed: bool = False,
     console: Console | None = None,
+    show: Callable[[Result, Console], None] | None = None,
+    title: str | None = None,
 ) -> Result:
     """Run a plan under a live display, print its summary, and write its report into the folder, also meanwhile."""
     console = console or make_console()
@@ -80,7 +82,7 @@ def run_live(
         cache=str(cache.absolute()) if cache else None,
         threads=threads,
     )
-    report = LiveReport(plan, folder)
+    report = LiveReport(plan, folder, title=title)
     with Display(console) as display:
 
         def watch(event: Event) -> None:
@@ -96,7 +98,7 @@ def run_live(
             watch=watch,
             on_start=display.start,
         )
-    show_summary(result, console)
+    (show or show_summary)(result, console)
     told = f"Records in {folder}, report in {report.write(result.records)}."
     console.print(told, markup=False, emoji=False)
     return result
@@ -109,12 +111,20 @@ class LiveReport:
         plan: what is run.
         folder: where the records are, and the report goes.
         clock: the time in seconds.
+        title: the report's heading; else the plan's name.
     """
 
     PAUSE_S = 60.0
     SHARE = 0.02
 
-    def __init__(self, plan: Plan, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        clock: Callable[[], float] = time.monotonic,
+        title: str | None = None,
+    ) -> None:
+        self._title = title or plan.name
         self._plan, self._store, self._clock = plan, Store(folder), clock
         self._next = clock() + self.PAUSE_S
 
@@ -132,7 +142,7 @@ class LiveReport:
         from sicl.bench.report import write_report
 
         path = self._store.folder / "report.html"
-        return write_report(records, path, title=self._plan.name, planned=len(self._plan))
+        return write_report(records, path, title=self._title, planned=len(self._plan))
 
 
 def show_summary(result: Result, console: Console) -> None:
@@ -154,6 +164,11 @@ def show_summary(result: Result, console: Console) -> None:
         table.add_row(*map(Text, what), cells or str(len(group.records)), *numbers)
     console.print(table)
     console.print("Accuracy and cumulative ECE in %, means over the cells that are done.")
+    show_failures(result, console)
+
+
+def show_failures(result: Result, console: Console) -> None:
+    """Print the reason of every cell that failed."""
     for record in result.failed:
         console.print(f"FAILED {record.label}: {record.error}", style="red", markup=False, emoji=False)
     if result.failed:

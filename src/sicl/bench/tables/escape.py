@@ -29,7 +29,8 @@ def csv_text(text: str | None) -> str | None:
 
 def markdown_text(text: str) -> str:
     """Return text as Markdown shows it, in a table's cell too."""
-    escaped = re.sub(r"([\\`*_\[\]|~$#!])", r"\\\1", _one_line(text))
+    # An underscore inside a word is one already.
+    escaped = re.sub(r"([\\`*\[\]|~$#!]|(?<!\w)_|_(?!\w))", r"\\\1", _one_line(text))
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
