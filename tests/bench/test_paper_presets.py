@@ -16,11 +16,12 @@ from sicl.bench.executors import Settings
 from sicl.bench.paper import CORRUPTIONS
 from sicl.bench.paper.charts import chart
 from sicl.bench.paper.figures import sheets
-from sicl.bench.paper.presets import CALIBRATORS, PRESETS, Choice
+from sicl.bench.paper.presets import PRESETS, Choice
 from sicl.bench.paper.show import _print, show_preset
 from sicl.bench.plan.plan import Plan, load_plan
 from sicl.bench.run.runner import run_plan
 from sicl.bench.run.schema import Record
+from sicl.bench.tables.names import CALIBRATOR_NAMES
 from sicl.bench.tables.printed import paper_value
 from sicl.bench.tables.sheets import Sheet, number, pivot
 from sicl.errors import OptionError
@@ -53,7 +54,7 @@ def test_the_main_table_is_the_papers(weights: Path) -> None:
     assert {method for model, method in pairs if model == "vit"} == {"tent", "sar"}
     assert len(pairs) == 12
     assert {c.spec["method"]["options"]["predict"] for c in plan.cells} == {"after"}
-    assert set(plan.cells[0].spec["calibrators"]) == set(CALIBRATORS)
+    assert set(plan.cells[0].spec["calibrators"]) == set(tuple(CALIBRATOR_NAMES))
     eata = {c.spec["method"]["options"]["lr"] for c in plan.cells if c.identity["method"] == "eata"}
     assert eata == {0.005, 0.00025}
 
