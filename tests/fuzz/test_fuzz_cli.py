@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import socket
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,13 @@ from sicl.errors import SiclError
 
 pytestmark = pytest.mark.slow
 
-ODD = ["", " ", "-", "--", "-1", "0", "1", "1e400", "nan", "inf", "2147483648", "99999999999999999999", "a,b", ",", "[/x]",
-       "[bold]", "..", "../..", "/dev/null", "/proc/self/mem", "\0", "x" * 5000, "é", "\udcff", "plan.toml", "bad.toml", "run",
-       "runs", "a.jsonl.xz", "empty.jsonl.xz", "demo", "cifar10", "cpu", "cuda", "cuda:99", "meta", "auto", "ray", "inline", "table1",
-       "tent", "sicl", "fog", "1-5", "5-1", "folder:.", "localhost:1", "--help", "--version", "lr=1", "=", "lr", "%s", "$HOME", "~"]  # fmt: skip
+ODD = [
+    "", " ", "-", "--", "-1", "0", "1", "1e400", "nan", "inf", "2147483648", "99999999999999999999", "a,b",
+    ",", "[/x]", "[bold]", "..", "../..", "/dev/null", "/proc/self/mem", "\0", "x" * 5000, "é", "\udcff",
+    "plan.toml", "bad.toml", "run", "runs", "a.jsonl.xz", "empty.jsonl.xz", "demo", "cifar10", "cpu",
+    "cuda", "cuda:99", "meta", "auto", "ray", "inline", "table1", "tent", "sicl", "fog", "1-5", "5-1",
+    "folder:.", "localhost:1", "--help", "--version", "lr=1", "=", "lr", "%s", "$HOME", "~",
+]  # fmt: skip
 PLAN = 'datasets = ["demo"]\nmodels = ["demo"]\nstreams = [{name = "benign", corruptions = ["fog"], n = 4}]\n'
 
 
@@ -47,7 +49,7 @@ def commands() -> list[tuple[list[str], list[str], int]]:
 
 
 @pytest.fixture
-def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a few files to stumble over; nothing is computed, downloaded or trained."""
     from sicl.bench.plan.plan import load_plan
     from sicl.bench.run.runner import run_plan
@@ -80,7 +82,7 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "a.jsonl.xz").write_bytes(b"no archive")
     (tmp_path / "empty.jsonl.xz").write_bytes(b"")
     run_plan(load_plan(tmp_path / "plan.toml"), tmp_path / "run")
-    yield tmp_path
+    return tmp_path
 
 
 def line(draw: random.Random) -> list[str]:

@@ -50,5 +50,6 @@ def make_executor(
         return Inline()
     if chosen == "processes":
         return Processes(workers=workers or 1, retries=retries, cell_timeout=cell_timeout)
-    shares = {"gpus": gpus, "cpus": cpus}
-    return RayCluster(workers=workers, address=address, retries=retries, cell_timeout=cell_timeout, **shares)
+    return RayCluster(
+        workers=workers, address=address, gpus=gpus, cpus=cpus, retries=retries, cell_timeout=cell_timeout
+    )

@@ -72,7 +72,7 @@ def find_kind(noun: str, name: str) -> Kind:
             what = found.__name__ if inspect.isclass(found) else type(found).__name__
             raise OptionError(f"{name!r} must be a sicl {noun}, got {what}.")
         if inspect.isabstract(found):
-            lacks = ", ".join(sorted(found.__abstractmethods__))
+            lacks = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
             raise OptionError(f"{name!r} must define {lacks} to be a sicl {noun}.")
         return kind_of(name, found, own=not name.startswith("sicl."))
     base, _ = VARIANTS.get(name, (name, None))

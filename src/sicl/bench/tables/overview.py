@@ -36,9 +36,9 @@ def overview(records: Sequence[Record]) -> str:
 def floor(row: Mapping[str, Any]) -> float | None:
     """Return the expected ECE of a calibrated confidence with these bins: a mean of absolute normal errors."""
     bins = row.get("reliability")
-    if not bins or not (total := sum(bins["count"])):
+    if not bins or not (total := int(sum(bins["count"]))):
         return None
-    sizes = zip(bins["count"], bins["confidence"])
+    sizes: list[tuple[int, float]] = list(zip(bins["count"], bins["confidence"]))
     return sum(n / total * math.sqrt(2 * p * (1 - p) / (math.pi * n)) for n, p in sizes if n)
 
 
