@@ -54,7 +54,7 @@ def test_the_main_table_is_the_papers(weights: Path) -> None:
     assert {method for model, method in pairs if model == "vit"} == {"tent", "sar"}
     assert len(pairs) == 12
     assert {c.spec["method"]["options"]["predict"] for c in plan.cells} == {"after"}
-    assert set(plan.cells[0].spec["calibrators"]) == set(tuple(CALIBRATOR_NAMES))
+    assert set(plan.cells[0].spec["calibrators"]) == set(CALIBRATOR_NAMES)
     eata = {c.spec["method"]["options"]["lr"] for c in plan.cells if c.identity["method"] == "eata"}
     assert eata == {0.005, 0.00025}
 

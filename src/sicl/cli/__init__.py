@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from contextlib import suppress
@@ -66,6 +67,9 @@ def main() -> None:
     130 stopped by Ctrl-C, SIGTERM or SIGHUP.
     """
     _listen()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # A file name that is no UTF-8 can still be told.
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except SetupError as error:
