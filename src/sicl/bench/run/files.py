@@ -11,8 +11,8 @@ from sicl.data.npy import sync_folder
 def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> Path:
     """Write `content` aside as `NAME.PID.part`, then rename it over `path`; returns the path.
 
-    Text is UTF-8 with unchanged newlines; half a character becomes its number. Missing parent folders are made. After an exception the part
-    file is gone and `path` is what it was.
+    Text is UTF-8 with unchanged newlines; half a character becomes its number. Missing parent folders are
+    made. After an exception the part file is gone and `path` is what it was.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
