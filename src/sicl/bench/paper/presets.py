@@ -14,7 +14,6 @@ from sicl.errors import OptionError, require_choice
 
 METHODS = ("tent", "eata", "sar", "rotta", "sotta")
 VIT_METHODS = ("tent", "sar")
-BASELINES = ("softmax", "temperature_scaling", "mc_dropout", "transcal", "pseudocal")
 QUICK_CORRUPTIONS = ("gaussian_noise", "contrast", "jpeg_compression")
 
 ARCHITECTURES = {"resnet18": "resnet18", "resnet50": "resnet50", "resnet101": "resnet101", "vit": "vit_small"}

@@ -12,8 +12,6 @@ from sicl.errors import require_choice
 Table = Literal["main", "corruptions"]
 Key = tuple[str, str, str, str, str, str | None]
 
-AVERAGE = "average"
-
 
 @cache
 def _raw() -> dict[str, dict[str, list[Any]]]:
