@@ -40,6 +40,8 @@ _HELP = {
     "seeds": "Only these seeds, for example 0,1.",
     "n": "Images of each corruption; default: all.",
     "batch_size": "Samples a batch.",
+    "results": "The folder that holds the runs, a folder or a packed file each.",
+    "write": "A page whose generated parts (between begin and end marks) and figures are made anew.",
 }
 
 Listed = Optional[str]  # noqa: UP045
@@ -112,6 +114,22 @@ def show(
     for part, place in _places(presets_of(name), folder):
         records = load_records(place)
         _report(part, records, place, show_preset(part, records, place).drawing)
+
+
+@app.command()
+def claims(
+    results: Annotated[Path, typer.Argument(help=_HELP["results"])] = Path("results"),
+    write: Annotated[Optional[Path], typer.Option(help=_HELP["write"])] = None,  # noqa: UP045
+) -> None:
+    """Answer every claim of the paper from records: what we measured, and whether it agrees; runs nothing."""
+    from sicl.bench.paper.answers import claims_table, write_page
+    from sicl.bench.paper.evidence import Evidence
+
+    if write is None:
+        typer.echo(claims_table(Evidence(results)))
+        return
+    for path in write_page(write, results):
+        typer.echo(f"Wrote {path}.")
 
 
 def _run(name: str, options: dict[str, Any], out: Path | None, launch: Launch, dry_run: bool) -> None:

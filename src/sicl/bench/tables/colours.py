@@ -37,6 +37,8 @@ PARTS = {
     "sicl, no mirror": "#7dd3c0",
     "sicl, no content": "#334155",
     "sicl, no style": "#f4c95d",
+    "cifar10": "#2563eb",
+    "cifar100": "#ca8a04",
     "paper": "#6b7280",
     "ours": "#d11149",
     "ECE": "#d11149",
