@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,3 +110,24 @@ def test_the_command_prints_the_table_or_says_what_is_wrong(tmp_path: Path) -> N
     assert "| the paper says |" in result.output
     failed = CliRunner().invoke(app, ["claims", str(tmp_path / "none")])
     assert isinstance(failed.exception, DataError)
+
+
+def test_the_recording_script_covers_every_run_of_the_claims(tmp_path: Path) -> None:
+    """With a stand-in for the command each run has its step, and missing weights are named."""
+    folders = {name: tmp_path / name.lower() for name in ("DATA", "WEIGHTS", "OUT")}
+    for folder in folders.values():
+        folder.mkdir()
+    (folders["WEIGHTS"] / "cifar10-resnet50.safetensors").touch()
+    values = {**os.environ, **{name: str(path) for name, path in folders.items()}, "SICL": "true"}
+    done = subprocess.run(
+        ["sh", str(ROOT / "benchmarks" / "record_paper.sh")],
+        env=values,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    older = {"resnet50-cifar10-c", "vit-cifar10-c", "imagenet-resnet50"}
+    assert all(f"{run}" in done.stdout for run in set(RUNS) - older)
+    assert "table2/resnet50-cifar10-c, seeds 0: status 0" in done.stdout
+    assert "no cifar100-vit_tiny128.safetensors: skipped" in done.stdout
+    assert done.stderr == ""

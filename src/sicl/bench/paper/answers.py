@@ -21,28 +21,17 @@ from sicl.bench.tables.sheets import Sheet
 from sicl.errors import DataError
 
 FULL = "--weights DIR --device cuda --n 4992 --seeds 0,1"
+_FIGURES = ("figure2", "figure3", "figure6", "figure7ab", "figure7c", "figure8a", "figure8b")
 RUNS = {
     "table2": f"sicl paper run table2 --datasets cifar10-c,cifar100-c --models resnet50,vit_tiny {FULL}",
-    "table3": "sicl paper run table3 --weights DIR --device cuda",
-    "table4": "sicl paper run table4 --weights DIR --device cuda --seeds 0,1",
+    "table3": f"sicl paper run table3 {FULL}",
+    "table4": f"sicl paper run table4 {FULL}",
     "resnet18-dynamic": "sicl bench results/plans/resnet18-dynamic.toml --device cuda",
     "resnet50-cifar10-c": "sicl paper run table2 --datasets cifar10-c --models resnet50 --seeds 0 --n 640",
     "vit-cifar10-c": "sicl paper run table2 --datasets cifar10-c --models vit --seeds 0 --n 640",
     "resnet18-collapse": "sicl bench results/plans/resnet18-collapse.toml --device cuda",
     "imagenet-resnet50": "sicl bench results/plans/imagenet-resnet50.toml --device cuda",
-    **{
-        name: f"sicl paper run {name} --models resnet18 {FULL}"
-        for name in (
-            "figure2",
-            "figure3",
-            "figure5",
-            "figure6",
-            "figure7ab",
-            "figure7c",
-            "figure8a",
-            "figure8b",
-        )
-    },
+    **{name: f"sicl paper run {name} --models resnet18 {FULL}" for name in _FIGURES},
 }
 """The command behind every run that a claim is measured on."""
 

@@ -157,14 +157,14 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         text="style noise's ContentVariance is below MixStyle's",
         where="7.3, figure 5a",
-        measure=measures.variance_below("figure5", "content_variance", "style", ("mixstyle",)),
-        runs=("figure5",),
+        measure=measures.variance_below("figure3", "content_variance", "style", ("mixstyle",)),
+        runs=("figure3",),
     ),
     Claim(
         text="its StyleVariance is above MixStyle's and dropout's",
         where="7.3, figure 5b",
         measure=measures.style_wins,
-        runs=("figure5",),
+        runs=("figure3",),
     ),
     Claim(
         text="both statistics together beat mean, deviation and MixStyle",

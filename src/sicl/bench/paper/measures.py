@@ -175,7 +175,7 @@ def variance_below(run: str, key: str, low: str, high: Sequence[str]) -> Measure
 
 
 def style_wins(evidence: Evidence) -> Answer:
-    groups = by(evidence.run("figure5") or evidence.run("figure3"), lambda r: r.corruption or "")
+    groups = by(evidence.run("figure3"), lambda r: r.corruption or "")
     names = ("style", "mixstyle", "dropout")
     rows = [[raw(part, name, "style_variance") for name in names] for part in groups.values()]
     known = [[v for v in row if v is not None] for row in rows if None not in row]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from sicl.bench.paper.drawings import drawing
@@ -56,7 +57,7 @@ def show_preset(name: str, records: Sequence[Record], folder: Path, console: Con
 
 def _print(sheet: Sheet, folder: Path, console: Console) -> None:
     """Print a sheet, turned if that makes it fit; of a long line over time a few points are printed."""
-    console.print(f"\n[bold]{sheet.title}[/bold]")
+    console.print(f"\n{sheet.title}", style="bold", markup=False)
     shown = sheet
     if _long(sheet):
         shown = replace(sheet, rows=_some(sheet))
@@ -67,7 +68,7 @@ def _print(sheet: Sheet, folder: Path, console: Console) -> None:
         for column in shown.columns:
             table.add_column(column, justify="right")
         for (name, _), values in zip(shown.rows, shown.texts("[bold]{}[/bold]")):
-            table.add_row(name, *values)
+            table.add_row(escape(name), *values)
         console.print(table)
     rest = f"{len(shown.rows)} of {len(sheet.rows)} rows; all are in {folder / sheet.name}.csv."
     parts = (rest if _long(sheet) else "", sheet.note)
