@@ -268,7 +268,7 @@ def test_long_sheets_are_printed_in_part(tmp_path: Path) -> None:
     assert "12 of 100 rows; all are in" in shown
     assert " 1      1.0" in shown
     assert " 100  100.0" in shown
-    assert "0 of 50 rows" in shown
+    assert "Names: 50 rows, in" in shown
     assert "n7" not in shown
 
 

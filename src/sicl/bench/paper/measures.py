@@ -274,9 +274,7 @@ def ood(evidence: Evidence) -> Answer:
     if not known:
         return UNKNOWN
     held = sum(row[0] > max(row[1:]) for row in known.values())
-    ours, best = (
-        mean(pick(row) for row in known.values()) for pick in (lambda r: r[0], lambda r: max(r[1:]))
-    )
+    ours, best = mean(row[0] for row in known.values()), mean(max(row[1:]) for row in known.values())
     return Answer(
         f"SICL {ours:.1f}, best other {best:.1f}; in {held} of {len(known)} categories",
         judged(held / len(known)),

@@ -56,13 +56,17 @@ def show_preset(name: str, records: Sequence[Record], folder: Path, console: Con
 
 
 def _print(sheet: Sheet, folder: Path, console: Console) -> None:
-    """Print a sheet, turned if that makes it fit; of a long line over time a few points are printed."""
-    console.print(f"\n{sheet.title}", style="bold", markup=False)
-    shown = sheet
+    """Print a sheet, turned if that makes it fit; of a long line over time a few points, of a long list nothing."""
+    shown, where = sheet, f"{folder / sheet.name}.csv"
     if _long(sheet):
         shown = replace(sheet, rows=_some(sheet))
+        if not shown.rows:
+            told = f"\n{sheet.title}: {len(sheet.rows)} rows, in {where}."
+            console.print(told, style="dim", soft_wrap=True, markup=False)
+            return
     elif sheet.best == "column" and _width(sheet) > console.width:
         shown = sheet.turned()
+    console.print(f"\n{sheet.title}", style="bold", markup=False)
     if shown.rows:
         table = Table(shown.corner, box=None)
         for column in shown.columns:
@@ -70,10 +74,9 @@ def _print(sheet: Sheet, folder: Path, console: Console) -> None:
         for (name, _), values in zip(shown.rows, shown.texts("[bold]{}[/bold]")):
             table.add_row(escape(name), *values)
         console.print(table)
-    rest = f"{len(shown.rows)} of {len(sheet.rows)} rows; all are in {folder / sheet.name}.csv."
-    parts = (rest if _long(sheet) else "", sheet.note)
-    if any(parts):
-        console.print(" ".join(part for part in parts if part), style="dim", soft_wrap=True)
+    rest = f"{len(shown.rows)} of {len(sheet.rows)} rows; all are in {where}." if _long(sheet) else ""
+    if rest or sheet.note:
+        console.print(f"{rest} {sheet.note}".strip(), style="dim", soft_wrap=True, markup=False)
 
 
 def _width(sheet: Sheet) -> int:

@@ -182,7 +182,7 @@ def scatter(
     scale, across = Scale(0, high, HEAD + PLOT, HEAD), Scale(0, high, LEFT, width - RIGHT - 8)
     marks = [*_rows(scale, width)]
     ends = {"x1": across(0), "y1": scale(0), "x2": across(high), "y2": scale(high)}
-    marks.append(tag("line", class_="axis", stroke_dasharray="4 3", **ends))
+    marks.append(tag("line", "", class_="axis", stroke_dasharray="4 3", **ends))
     for value in ticks(0, high):
         marks.append(text(f"{round(value, 6):g}", across(value), HEAD + PLOT + 14, text_anchor="middle"))
     for name, curve in points.items():
@@ -219,9 +219,9 @@ def reliability(title: str, sheet: Sheet, ece: float, *, width: float = 185) -> 
         bar = {"x": x + 0.5, "width": bin_width - 1}
         marks.append(tag("rect", tip, y=y, height=scale(0) - y, fill="#4a6fa5", **bar))
         gap = {"y": min(y, scale(said)), "height": abs(y - scale(said))}
-        marks.append(tag("rect", fill="#d11149", fill_opacity="0.35", **gap, **bar))
+        marks.append(tag("rect", "", fill="#d11149", fill_opacity="0.35", **gap, **bar))
     ends = {"x1": across(0), "y1": scale(0), "x2": across(100), "y2": scale(100)}
-    marks.append(tag("line", class_="axis", stroke_dasharray="4 3", **ends))
+    marks.append(tag("line", "", class_="axis", stroke_dasharray="4 3", **ends))
     marks.append(text(f"ECE {ece:.1f} %", 36, HEAD + 14, class_="head"))
     marks += [
         text(str(v), across(v), HEAD + PLOT + 14, text_anchor="middle" if v < 100 else "end")
