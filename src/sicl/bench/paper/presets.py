@@ -277,6 +277,7 @@ PRESETS: dict[str, Preset] = {
     "figure8a": Preset(
         title="OOD detection: AUROC by corruption category on the noisy stream, TENT",
         methods=("tent",),
+        calibrators=(*CALIBRATORS, {"name": "sicl", "label": "content votes", "members": ["content"]}),
         streams=_noisy,
     ),
     "figure8b": Preset(

@@ -28,6 +28,7 @@ PARTS = {
     "style": "#e0690f",
     "style votes": "#f0a35e",
     "content": "#334155",
+    "content votes": "#334155",
     "mixstyle": "#2a9d8f",
     "dropout": "#7c4dcc",
     "mean only": "#5b8def",
