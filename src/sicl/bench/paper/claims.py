@@ -249,7 +249,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         text="no source data, no labels",
         where="table 1",
-        measure=measures.said("neither is an argument", "confirmed"),
+        measure=measures.said("needs neither", "confirmed"),
         source=_TESTS,
     ),
     Claim(
