@@ -64,9 +64,7 @@ class Entry:
         """Return every option with its value: the plan's, else the default."""
         if self.kind is None:
             return dict(self.options)
-        untold = registry.UNTOLD.get(self.kind.path, ())
-        known = {name: value for name, value in self.kind.defaults().items() if name not in untold}
-        return {**known, **self.options}
+        return {**self.kind.defaults(), **self.options}
 
 
 class Problems:

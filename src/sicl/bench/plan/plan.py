@@ -188,6 +188,10 @@ def _with_seed(entry: Entry, seed: int, preset: Mapping[str, Any] | None = None)
     # A calibrator's preset is a function of its class: it is kept by name, its code and defaults in the hash.
     by_name = entry.preset is not None and preset is None
     options = dict(entry.options) if by_name else {**entry.complete(), **(preset or {}), **entry.options}
+    defaults = entry.kind.defaults()
+    for name in registry.UNTOLD.get(entry.name, ()):
+        if name in options and options[name] == defaults.get(name):
+            del options[name]
     if "seed" in entry.kind.options or entry.name == "noisy":
         options["seed"] = entry.options.get("seed", seed)
     return {

@@ -29,8 +29,14 @@ NEEDS_BATCH_NORM = ("batchnorm",)
 VARIANTS = {"sicl_paper": ("sicl", "paper")}
 """Names that stand for a class and one of its presets."""
 
-UNTOLD = {"sicl.calibrate.pseudocal:PseudoCal": ("mix",)}
-"""Defaults that no cell's specification names: the records of earlier runs have none, and stay theirs."""
+UNTOLD = {
+    "eata": ("objective",),
+    "pseudocal": ("mix",),
+    "sar": ("objective", "average_restarts"),
+    "sotta": ("admit",),
+    "tent": ("objective",),
+}
+"""Options that cells name only where they are set: they came later, and records of earlier runs stay theirs."""
 
 PLACES = ("folder", "imagenet", "imagenet-c")
 """Data sets whose name goes on after a colon."""
@@ -71,9 +77,8 @@ def find_kind(noun: str, name: str) -> Kind:
         if not (inspect.isclass(found) and issubclass(found, base_class(noun))):
             what = found.__name__ if inspect.isclass(found) else type(found).__name__
             raise OptionError(f"{name!r} must be a sicl {noun}, got {what}.")
-        if inspect.isabstract(found):
-            lacks = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
-            raise OptionError(f"{name!r} must define {lacks} to be a sicl {noun}.")
+        if inspect.isabstract(found) or found is base_class(noun):
+            raise OptionError(f"{name!r} lacks what a {noun} does; name a class that defines it.")
         return kind_of(name, found, own=not name.startswith("sicl."))
     base, _ = VARIANTS.get(name, (name, None))
     if base not in known(noun):
