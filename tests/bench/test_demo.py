@@ -58,10 +58,11 @@ def test_one_image_a_stream_has_no_auroc_and_is_shown_all_the_same(tmp_path: Pat
 
 def test_the_demo_is_a_plan_like_any_other(tmp_path: Path) -> None:
     """Records and a report with the method's own title are there, and a second call runs nothing."""
-    assert demo(tmp_path, "--method", "sar")[0] == 0
+    options = ("--method", "sar", "--images", "8")
+    assert demo(tmp_path, *options)[0] == 0
     assert len(load_records(tmp_path)) == 1
     assert "SAR on corrupted CIFAR-10" in (tmp_path / "report.html").read_text()
-    assert "0 cells to run, 1 are there already." in demo(tmp_path, "--method", "sar")[1]
+    assert "0 cells to run, 1 are there already." in demo(tmp_path, *options)[1]
     assert title("tent").startswith("TENT on")
 
 

@@ -52,6 +52,7 @@ def test_a_record_says_what_was_run_where_and_on_what() -> None:
     assert record.spec["resolved"]["method"] == {
         "class": "Tent",
         "lr": 1e-3,
+        "objective": "entropy",
         "optimizer": "adam",
         "predict": "after",
         "seed": 0,
