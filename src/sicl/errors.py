@@ -26,6 +26,10 @@ class DataError(SiclError):
     """A data set or file is missing, damaged or not what its name says."""
 
 
+class SetupError(SiclError):
+    """The machine or its folders cannot run what was asked for: a full disk, a folder that is a file."""
+
+
 def require_positive(**values: float) -> None:
     """Raise `OptionError` unless every named value is > 0."""
     for name, value in values.items():

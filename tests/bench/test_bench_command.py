@@ -36,6 +36,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(plan: Path, tmp_path: Path)
     """Cells and cost are shown; there is no folder."""
     result = CliRunner().invoke(APP, [str(plan), "--dry-run", "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
+    assert result.output.startswith("The plan imports own_parts.")
     assert "mine: 2 cells" in result.output
     assert "forward passes" in result.output
     assert not (tmp_path / "out").exists()

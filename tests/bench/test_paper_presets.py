@@ -16,14 +16,14 @@ from rich.console import Console
 from sicl.bench.executors import Settings
 from sicl.bench.paper import CORRUPTIONS
 from sicl.bench.paper.figures import sheets
-from sicl.bench.paper.presets import ALIASES, CALIBRATORS, METHODS, PRESETS, Choice, presets_of
+from sicl.bench.paper.presets import ALIASES, METHODS, PRESETS, Choice, presets_of
 from sicl.bench.paper.show import _print, show_preset
 from sicl.bench.plan.plan import Plan, load_plan
 from sicl.bench.run.runner import run_plan
 from sicl.bench.run.schema import Record
 from sicl.bench.tables import colours
 from sicl.bench.tables.colours import colour_of
-from sicl.bench.tables.names import method_name, short_domain
+from sicl.bench.tables.names import CALIBRATOR_NAMES, method_name, short_domain
 from sicl.bench.tables.plots import bars, plot
 from sicl.bench.tables.printed import paper_value
 from sicl.bench.tables.sheets import Sheet, number, pivot
@@ -57,7 +57,7 @@ def test_the_main_table_is_the_papers(weights: Path) -> None:
     assert {method for model, method in pairs if model == "vit"} == {"tent", "sar"}
     assert len(pairs) == 12
     assert {c.spec["method"]["options"]["predict"] for c in plan.cells} == {"after"}
-    assert set(plan.cells[0].spec["calibrators"]) == set(CALIBRATORS)
+    assert set(plan.cells[0].spec["calibrators"]) == set(CALIBRATOR_NAMES)
     eata = {c.spec["method"]["options"]["lr"] for c in plan.cells if c.identity["method"] == "eata"}
     assert eata == {0.005, 0.00025}
 
@@ -220,7 +220,7 @@ def test_severities_are_ticks_and_names_do_not_touch() -> None:
 def test_a_calibrator_has_one_colour_everywhere() -> None:
     """The drawings and the report's style sheet agree; an unknown name keeps its own."""
     css = files("sicl.bench.report").joinpath("assets/report.css").read_text()
-    for name, colour in colours.CALIBRATORS.items():
+    for name, colour in colours.OF_CALIBRATORS.items():
         assert f"--{name}: {colour}" in css
         assert colour_of(name) == colour
     assert colour_of("mine") == colour_of("mine") != colour_of("yours")

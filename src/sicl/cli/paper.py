@@ -12,6 +12,7 @@ import typer
 from sicl.cli.bench import (
     Address,
     Cache,
+    CellTimeout,
     Cpus,
     Data,
     Device,
@@ -20,6 +21,7 @@ from sicl.cli.bench import (
     Gpus,
     Launch,
     Out,
+    PlanName,
     Predictions,
     Retries,
     RetryFailed,
@@ -50,19 +52,20 @@ Listed = Optional[str]  # noqa: UP045
 @app.command("list")
 def list_presets() -> None:
     """List the tables and figures."""
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from sicl.bench.paper.presets import ALIASES, PRESETS
+    from sicl.bench.run.progress import make_console
 
     table = Table(box=None, show_header=False)
     for name, preset in PRESETS.items():
         also = ", ".join(alias for alias, parts in ALIASES.items() if parts == (name,))
-        table.add_row(f"[bold]{name}[/bold]", also, preset.title)
+        table.add_row(Text(name, "bold"), also, preset.title)
     for alias, parts in ALIASES.items():
         if len(parts) > 1:
-            table.add_row(f"[bold]{alias}[/bold]", "", "all of " + " and ".join(parts))
-    Console(highlight=False).print(table)
+            table.add_row(Text(alias, "bold"), "", "all of " + " and ".join(parts))
+    make_console().print(table)
 
 
 @app.command()
@@ -86,6 +89,7 @@ def run(
     gpus: Gpus = None,
     cpus: Cpus = 1.0,
     retries: Retries = 2,
+    cell_timeout: CellTimeout = None,
     threads: Threads = None,
     predictions: Predictions = False,
     cache: Cache = None,
@@ -93,27 +97,30 @@ def run(
     dry_run: DryRun = False,
 ) -> None:
     """Run a table or figure, and put our numbers beside the paper's."""
-    where = (data, device, executor, workers, address, gpus, cpus, retries, threads, predictions, cache)
+    how = (executor, workers, address, gpus, cpus, retries, cell_timeout)
     narrow = {"datasets": datasets, "models": models, "methods": methods, "corruptions": corruptions}
     lists = {key: _split(text) for key, text in narrow.items()}
     size = {"seeds": _numbers(seeds), "n": n, "batch_size": batch_size}
     choice = {"weights": weights, "quick": quick, **lists, **size}
-    _run(name, choice, out, Launch(*where, retry_failed), dry_run)
+    _run(name, choice, out, Launch(data, device, *how, threads, predictions, cache, retry_failed), dry_run)
 
 
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(help=_HELP["name"])],
-    folder: Annotated[Path, typer.Argument(help="The folder with the records of a run.")],
+    folder: Annotated[Path, typer.Argument(help="A run's folder, or a packed file of its records.")],
+    plan: PlanName = None,
 ) -> None:
     """Put the records of an earlier run beside the paper's numbers; runs nothing, needs no data."""
     from sicl.bench.paper.presets import presets_of
     from sicl.bench.paper.show import show_preset
-    from sicl.bench.run.schema import load_records
+    from sicl.bench.run.results import load_results
 
     for part, place in _places(presets_of(name), folder):
-        records = load_records(place)
-        _report(part, records, place, show_preset(part, records, place).drawing)
+        found = load_results(place, plan)
+        # What is packed stays as it is; its tables and drawings go beside this command.
+        beside = place if place.is_dir() else Path(place.name.partition(".")[0])
+        _report(part, found.records, beside, show_preset(part, found.records, beside).drawing)
 
 
 @app.command()

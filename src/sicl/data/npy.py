@@ -63,6 +63,23 @@ def write_npy(path: Path, shape: tuple[int, ...], pieces: Iterable[tuple[int, ND
                 file.seek(begin + start * row)
                 file.write(np.ascontiguousarray(rows, np.uint8).data)
             file.truncate(begin + shape[0] * row)
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)
+        sync_folder(path.parent)
     finally:
         part.unlink(missing_ok=True)
+
+
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Bring a folder's names to the disk: a renamed file is safe only with its folder."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows opens no folders.
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:  # Some network file systems cannot; then the rename has to do.
+        pass
+    finally:
+        os.close(descriptor)

@@ -13,9 +13,9 @@ from sicl.bench.paper.evidence import MAIN, RESNET18, Evidence, by, ece
 from sicl.bench.run.files import write_atomic
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.layout import Setting
-from sicl.bench.tables.names import CALIBRATORS, calibrator_name, dataset_name, model_name, stream_name
+from sicl.bench.tables.names import CALIBRATOR_NAMES, calibrator_name, dataset_name, model_name, stream_name
 from sicl.bench.tables.plots import Panel, bars, dots, figure, lines, scatter
-from sicl.bench.tables.printed import CALIBRATORS as PRINTED
+from sicl.bench.tables.printed import BESIDE as PRINTED
 from sicl.bench.tables.printed import printed_value
 from sicl.bench.tables.sheets import Sheet
 from sicl.errors import DataError
@@ -115,7 +115,9 @@ def results_table(evidence: Evidence) -> str:
     groups: dict[tuple[str, str, str], list[Setting]] = {}
     for one in evidence.settings():
         groups.setdefault((one.model, one.dataset, one.stream), []).append(one)
-    names = [name for name in CALIBRATORS if any(name in s.ece for part in groups.values() for s in part)]
+    names = [
+        name for name in CALIBRATOR_NAMES if any(name in s.ece for part in groups.values() for s in part)
+    ]
     head = ["network", "data set", "stream", "methods", "accuracy", *map(calibrator_name, names)]
     lines = [f"| {' | '.join(head)} |", "|---|---|---|" + "---:|" * (len(names) + 2)]
     for (model, dataset, stream), part in groups.items():

@@ -37,9 +37,9 @@ def _table(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
 
 def _by_key(sheet: Sheet) -> Sheet:
     """Return a printed table turned, with calibrators by the names that decide their colours."""
-    from sicl.bench.tables.names import CALIBRATORS
+    from sicl.bench.tables.names import CALIBRATOR_NAMES
 
-    keys = {name: key for key, name in CALIBRATORS.items()}
+    keys = {name: key for key, name in CALIBRATOR_NAMES.items()}
     turned = sheet.turned()
     columns = tuple(name for name in turned.columns if name != ACCURACY)
     kept = _only(turned, columns)

@@ -8,12 +8,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Literal
 
-from sicl.bench.run.schema import Record, load_records
+from sicl.bench.run.results import PACKED, load_records
+from sicl.bench.run.schema import Record
 from sicl.bench.tables.layout import Setting, settings
 from sicl.bench.tables.printed import paper_value
 from sicl.errors import DataError
 
-PACKED = ".jsonl.xz"
 Verdict = Literal["confirmed", "partly", "refuted", "not measured yet"]
 
 MAIN = ("table2", "table3", "table4", "resnet18-dynamic", "resnet50-cifar10-c", "vit-cifar10-c")

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from sicl.bench.plan.plan import Plan, load_plan
+from sicl.bench.tables.names import CALIBRATOR_NAMES
 from sicl.bench.tables.printed import CORRUPTIONS
 from sicl.errors import OptionError, require_choice
 
 METHODS = ("tent", "eata", "sar", "rotta", "sotta")
 VIT_METHODS = ("tent", "sar")
-BASELINES = ("softmax", "temperature_scaling", "mc_dropout", "transcal", "pseudocal")
-CALIBRATORS = (*BASELINES, "sicl_paper", "sicl")
 QUICK_CORRUPTIONS = ("gaussian_noise", "contrast", "jpeg_compression")
 
 ARCHITECTURES = {
@@ -79,7 +78,7 @@ class Preset:
     datasets: tuple[str, ...] = ("cifar10-c",)
     models: tuple[str, ...] = ("resnet50",)
     methods: tuple[Any, ...] = METHODS
-    calibrators: tuple[Any, ...] = CALIBRATORS
+    calibrators: tuple[Any, ...] = tuple(CALIBRATOR_NAMES)
     seeds: tuple[int, ...] = (0, 1, 2)
     streams: Callable[[list[str], Choice], list[dict[str, Any]]] = field(default=lambda c, k: [_benign(c, k)])
     predictions: bool = False
@@ -277,7 +276,7 @@ PRESETS: dict[str, Preset] = {
     "figure8a": Preset(
         title="OOD detection: AUROC by corruption category on the noisy stream, TENT",
         methods=("tent",),
-        calibrators=(*CALIBRATORS, {"name": "sicl", "label": "content votes", "members": ["content"]}),
+        calibrators=(*CALIBRATOR_NAMES, {"name": "sicl", "label": "content votes", "members": ["content"]}),
         streams=_noisy,
     ),
     "figure8b": Preset(

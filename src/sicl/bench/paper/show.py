@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from sicl.bench.paper.drawings import drawing
 from sicl.bench.paper.figures import sheets
@@ -68,11 +68,12 @@ def _print(sheet: Sheet, folder: Path, console: Console) -> None:
         shown = sheet.turned()
     console.print(f"\n{sheet.title}", style="bold", markup=False)
     if shown.rows:
-        table = Table(shown.corner, box=None)
+        table = Table(box=None)
+        table.add_column(Text(shown.corner))
         for column in shown.columns:
-            table.add_column(column, justify="right")
+            table.add_column(Text(column), justify="right")
         for (name, _), values in zip(shown.rows, shown.texts("[bold]{}[/bold]")):
-            table.add_row(escape(name), *values)
+            table.add_row(Text(name), *map(Text.from_markup, values))
         console.print(table)
     rest = f"{len(shown.rows)} of {len(sheet.rows)} rows; all are in {where}." if _long(sheet) else ""
     if rest or sheet.note:

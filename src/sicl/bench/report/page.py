@@ -26,7 +26,7 @@ from sicl.bench.report.setup import setup_section
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.colours import colour_of
 from sicl.bench.tables.names import (
-    CALIBRATORS,
+    CALIBRATOR_NAMES,
     METRICS,
     Metric,
     calibrator_name,
@@ -116,7 +116,7 @@ def _document(title: str, names: Sequence[str], body: str) -> str:
 def _colours(names: Sequence[str]) -> str:
     """Return each calibrator's colour; those the style sheet does not know get hues of their own."""
     rules = [".c-accuracy{--c:var(--ink)}"]
-    others = [name for name in names if name not in CALIBRATORS]
+    others = [name for name in names if name not in CALIBRATOR_NAMES]
     for name in names:
         value = f"var(--{name})"
         if name in others:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 from sicl.bench.run.files import write_atomic
 from sicl.bench.run.measure import Samples, measure
-from sicl.bench.run.schema import Record, load_records
+from sicl.bench.run.results import load_records
+from sicl.bench.run.schema import Record
 from sicl.errors import DataError, InputError
 from sicl.types import Batch, Prediction
 
@@ -76,8 +78,8 @@ class Recorder:
 
     def failed(self, error: str, **details: Mapping[str, Any]) -> Record:
         """Return the record of a cell that failed: its identity, the reason, and no metrics."""
-        given: dict[str, Any] = {name: dict(value) for name, value in details.items()}
-        return Record(**self._identity(), status="failed", error=error, **given)
+        given: dict[str, Any] = {name: storable(value) for name, value in details.items()}
+        return Record(**storable(self._identity()), status="failed", error=storable(error), **given)
 
     def save_predictions(self, path: str | Path) -> Path:
         """Write every sample's prediction as a compressed `.npz`, atomically; call after `finish`.
@@ -117,6 +119,17 @@ class Recorder:
             predicted={name: np.concatenate(parts) for name, parts in self._predicted.items()},
             confidence={name: np.concatenate(parts) for name, parts in self._confidence.items()},
         )
+
+
+def storable(value: Any) -> Any:
+    """Return a value as JSON can hold it; what JSON has not becomes text: the record of a failure must not fail."""
+    if isinstance(value, Mapping):
+        return {str(storable(key)): storable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable(item) for item in value]
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value).encode("utf-8", "backslashreplace").decode()
 
 
 def record_from_predictions(path: str | Path) -> Record:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import colorsys
 import zlib
 
-CALIBRATORS = {
+OF_CALIBRATORS = {
     "softmax": "#6b7280",
     "temperature_scaling": "#0b7fab",
     "mc_dropout": "#7c4dcc",
@@ -46,7 +46,7 @@ PARTS = {
     "accuracy": "#16181d",
     "confidence": "#6b7280",
 }
-_KNOWN = {**PARTS, **METHODS, **CALIBRATORS}
+_KNOWN = {**PARTS, **METHODS, **OF_CALIBRATORS}
 
 
 def colour_of(name: str) -> str:

@@ -8,7 +8,7 @@ from statistics import mean
 
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.names import (
-    CALIBRATORS,
+    CALIBRATOR_NAMES,
     DATASETS,
     METHODS,
     MODELS,
@@ -62,7 +62,7 @@ def settings(records: Sequence[Record], *, key: str = "cumulative_ece") -> list[
             found.setdefault((record.stream, record.dataset, record.model, record.method), []).append(record)
     made = []
     for place, members in found.items():
-        names = ordered({name for record in members for name in record.calibrators}, CALIBRATORS)
+        names = ordered({name for record in members for name in record.calibrators}, CALIBRATOR_NAMES)
         rows = {
             name: [row[name][key] for record in members if name in (row := record.calibrators)]
             for name in names
@@ -91,7 +91,7 @@ def main_table(records: Sequence[Record]) -> list[Sheet]:
 
 
 def _block(stream: str, dataset: str, part: Sequence[Setting], note: str) -> Sheet:
-    names = ordered({name for setting in part for name in setting.ece}, CALIBRATORS)
+    names = ordered({name for setting in part for name in setting.ece}, CALIBRATOR_NAMES)
     columns = tuple(f"{model_name(one.model)} {method_name(one.method)}" for one in part)
     rows = []
     for name in names:
@@ -139,7 +139,7 @@ def corruption_tables(records: Sequence[Record]) -> list[Sheet]:
 
 def _by_corruption(method: str, part: Sequence[Record], note: str) -> Sheet:
     corruptions = ordered({record.corruption or "" for record in part}, CORRUPTIONS)
-    names = ordered({name for record in part for name in record.calibrators}, CALIBRATORS)
+    names = ordered({name for record in part for name in record.calibrators}, CALIBRATOR_NAMES)
     rows = []
     for name in names:
         values = [_mean_ece([r for r in part if r.corruption == where], name) for where in corruptions]

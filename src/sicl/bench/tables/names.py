@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sicl.bench.tables.printed import CORRUPTIONS
 
 MISSING = "\N{EN DASH}"
-CALIBRATORS = {
+CALIBRATOR_NAMES = {
     "softmax": "Softmax",
     "temperature_scaling": "Temperature scaling",
     "mc_dropout": "MC dropout",
@@ -112,7 +112,7 @@ METRICS = {
 
 def calibrator_name(key: str) -> str:
     """Return how a calibrator is written."""
-    return CALIBRATORS.get(key, _title(key))
+    return CALIBRATOR_NAMES.get(key, _title(key))
 
 
 def short_calibrator(key: str) -> str:

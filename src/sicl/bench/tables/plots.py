@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from sicl.bench.tables.colours import colour_of
-from sicl.bench.tables.names import CALIBRATORS, METHODS, SHORT_DOMAINS, short_domain
+from sicl.bench.tables.names import CALIBRATOR_NAMES, METHODS, SHORT_DOMAINS, short_domain
 from sicl.bench.tables.sheets import Sheet, number
 from sicl.bench.tables.svg import Scale, nice_top, tag, text, ticks
 
@@ -55,7 +55,7 @@ def figure(title: str, panels: Sequence[Panel], note: str = "") -> str:
 
 def named(name: str) -> str:
     """Return how a calibrator, a method or a corruption is written."""
-    return {**SHORT_DOMAINS, **METHODS, **CALIBRATORS}.get(name, name)
+    return {**SHORT_DOMAINS, **METHODS, **CALIBRATOR_NAMES}.get(name, name)
 
 
 def bars(

@@ -10,6 +10,7 @@ from statistics import mean
 from typing import Any, Literal
 
 from sicl.bench.run.schema import Record
+from sicl.bench.tables.escape import csv_text, markdown_text
 
 Cells = Iterator[tuple[Record, str, dict[str, Any]]]
 Row = tuple[str, tuple[float | None, ...]]
@@ -87,17 +88,20 @@ class Sheet:
         """Return the sheet as CSV."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow((self.corner, *self.columns))
+        writer.writerow(map(csv_text, (self.corner, *self.columns)))
         for name, values in self.rows:
-            writer.writerow((name, *("" if value is None else repr(round(value, 6)) for value in values)))
+            writer.writerow(
+                (csv_text(name), *("" if value is None else repr(round(value, 6)) for value in values))
+            )
         return out.getvalue()
 
     def to_markdown(self) -> str:
         """Return the sheet as a Markdown section."""
-        lines = [f"## {self.title}", "", f"| {self.corner} | " + " | ".join(self.columns) + " |"]
+        heads = " | ".join(markdown_text(name) for name in (self.corner, *self.columns))
+        lines = [f"## {markdown_text(self.title)}", "", f"| {heads} |"]
         lines.append("|---|" + "---:|" * len(self.columns))
         for (name, _), values in zip(self.rows, self.texts()):
-            lines.append(f"| {name} | " + " | ".join(values) + " |")
+            lines.append(f"| {markdown_text(name)} | " + " | ".join(values) + " |")
         return "\n".join([*lines, "", self.note, ""])
 
 
