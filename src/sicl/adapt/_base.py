@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from sicl.adapt._presets import Architecture, Preset, preset_options
 from sicl.engine.split import logits_of
-from sicl.errors import InputError, UnsupportedModelError, require_choice
+from sicl.errors import InputError, UnsupportedModelError
+from sicl.spec import Spec
 from sicl.types import SourceData
 
 When = Literal["before", "after"]
@@ -34,7 +35,7 @@ class Moment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method(ABC):
+class Method(Spec, ABC):
     """A test-time adaptation method as configuration; `attach` makes it live on a private copy of a model.
 
     Args:
@@ -44,9 +45,6 @@ class Method(ABC):
 
     predict: When = "before"
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        require_choice(("before", "after"), predict=self.predict)
 
     @classmethod
     def for_dataset(

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from sicl.adapt import Adapter, Moment, Source
 from sicl.errors import InputError, OptionError, UnsupportedModelError
+from sicl.spec import Spec
 from sicl.types import Prediction, SourceData
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrator(ABC):
+class Calibrator(Spec, ABC):
     """A calibrator as configuration; `attach` makes it live on an adapter, or on a plain model."""
 
     def attach(self, target: nn.Module | Adapter, *, source: SourceData | None = None) -> Calibrated:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from sicl.errors import DataError, OptionError, require_choice
 from sicl.models.cifar import ARCHITECTURES, CIFAR10_MEAN, CIFAR10_STD
+from sicl.spec import Spec
 
 _NESTS = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
@@ -23,7 +24,7 @@ _DEPTHS = {(2, 2, 2, 2): "resnet18", (3, 4, 6, 3): "resnet50", (3, 4, 23, 3): "r
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(Spec):
     """What it takes to build one of the package's own networks.
 
     Args:
