@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import reprlib
 from collections.abc import Iterable
@@ -11,6 +10,8 @@ from numbers import Integral, Real
 
 LARGEST_INT = 2**63 - 1
 """Integers of options fit 64 bits, as seeds and sizes in torch must."""
+LARGEST_NUMBER = 1e30
+"""Numbers of options stay below this: a few steps beyond it float32 overflows."""
 
 _LONGEST_NAME, _LONGEST_PATH = 255, 4096
 
@@ -55,11 +56,8 @@ def is_integer(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Say whether a value is a finite real number (no bool)."""
-    try:
-        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:
-        return False
+    """Say whether a value is a real number (no bool) that is not NaN and within +-`LARGEST_NUMBER`."""
+    return isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER
 
 
 def is_text(value: object) -> bool:
@@ -81,7 +79,7 @@ def require_number(**values: object) -> None:
     """Raise `OptionError` unless every named value is a finite number."""
     for name, value in values.items():
         if not is_number(value):
-            raise OptionError(f"`{name}` must be a finite number, got {shown(value)}.")
+            raise OptionError(f"`{name}` must be a finite number (within +-1e30), got {shown(value)}.")
 
 
 def require_text(**values: object) -> None:

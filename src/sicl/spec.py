@@ -77,7 +77,7 @@ def _plain(value: Any) -> Any:
 _PLAIN = {int: is_integer, float: is_number, str: is_text, bool: lambda value: isinstance(value, bool)}
 _WORDS = {
     int: "an integer (64 bits)",
-    float: "a finite number",
+    float: "a finite number (within +-1e30)",
     str: "a string of valid Unicode",
     bool: "True or False",
     type(None): "None",

@@ -14,13 +14,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from sicl.errors import DataError, OptionError, require_choice
+from sicl.errors import DataError, OptionError, require_between, require_choice, require_positive
 from sicl.models.cifar import ARCHITECTURES, CIFAR10_MEAN, CIFAR10_STD
 from sicl.spec import Spec
 
 _NESTS = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
 _DEPTHS = {(2, 2, 2, 2): "resnet18", (3, 4, 6, 3): "resnet50", (3, 4, 23, 3): "resnet101"}
+
+LARGEST_WIDTH = 65_536
+"""The most channels or classes a network is built with: a damaged file must not ask for all memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +46,12 @@ class ModelConfig(Spec):
 
     def __post_init__(self) -> None:
         require_choice(ARCHITECTURES, arch=self.arch)
+        require_between(1, LARGEST_WIDTH, width=self.width, n_classes=self.n_classes)
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != 3:
                 raise OptionError(f"`{name}` must have three values, got {len(values)}.")
+        for value in self.std:
+            require_positive(std=value)
 
     def build(self) -> nn.Module:
         """Return the network with fresh weights."""

@@ -73,14 +73,8 @@ class TrainSpec(Spec):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require_choice(ARCHITECTURES, arch=self.arch)
-        require_positive(
-            width=self.width,
-            n_classes=self.n_classes,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            lr=self.lr,
-        )
+        _ = self.model  # checked when made
+        require_positive(epochs=self.epochs, batch_size=self.batch_size, lr=self.lr)
         require_between(0.0, 1.0, jitter=self.jitter, affine=self.affine, mix=self.mix)
         require_between(
             0.0, 0.9999999, momentum=self.momentum, label_smoothing=self.label_smoothing, ema=self.ema
