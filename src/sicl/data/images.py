@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from sicl.errors import DataError
-from sicl.pictures import picture_size, read_rgb
+from sicl.pictures import MOST_PIXELS, picture_size, read_rgb
 
 Uint8Images: TypeAlias = NDArray[np.uint8]
 """uint8, N x H x W x 3."""
@@ -154,6 +154,10 @@ def centre_crop(image: Image.Image, size: int, resize: int) -> Image.Image:
         return image
     scale = resize / min(width, height)
     width, height = max(resize, round(width * scale)), max(resize, round(height * scale))
+    if width * height > MOST_PIXELS:
+        raise DataError(
+            f"a picture of {image.width} x {image.height} pixels is too long to be resized to {resize}."
+        )
     left, top = (width - size) // 2, (height - size) // 2
     scaled = image.resize((width, height), Image.Resampling.BILINEAR)
     return scaled.crop((left, top, left + size, top + size))

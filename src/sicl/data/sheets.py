@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from sicl.data.images import Uint8Images
-from sicl.errors import DataError, InputError
+from sicl.errors import DataError, InputError, is_integer
 from sicl.pictures import read_rgb
 
 WEBP_MAX_SIDE = 16383
@@ -74,7 +74,7 @@ def read_labels(path: Path, key: str | None = None) -> NDArray[np.int64]:
     content = read_json(path)
     if key is not None and isinstance(content, dict):
         content = content.get(key)
-    if not isinstance(content, list) or not all(type(label) is int for label in content):
+    if not isinstance(content, list) or not all(map(is_integer, content)):
         raise DataError(f"`{path}` holds no list of integer labels{f' under {key!r}' if key else ''}.")
     return np.array(content, np.int64)
 
@@ -82,10 +82,10 @@ def read_labels(path: Path, key: str | None = None) -> NDArray[np.int64]:
 def read_json(path: Path) -> object:
     """Read a JSON file; a damaged one is named."""
     try:
-        content: object = json.loads(path.read_text())
+        content: object = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"`{path}` is missing.") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise DataError(f"`{path}` is no valid JSON ({error}); replace it.") from error
     return content
 

@@ -11,6 +11,9 @@ from pathlib import Path, PurePosixPath
 
 from sicl.errors import DataError
 
+MOST_EXPANSION = 100
+"""How many times its own size an archive above 10 MB may unpack to (smaller ones: 1 GiB)."""
+
 
 def unpack(archive: Path, folder: Path) -> list[Path]:
     """Unpack a tar archive's top-level entries into `folder`; return where they are.
@@ -25,7 +28,13 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
         place = Path(temporary)
         try:
             with tarfile.open(archive) as tar:
+                left = max(2**30, MOST_EXPANSION * archive.stat().st_size)
                 for member in tar:
+                    left -= member.size
+                    if left < 0:
+                        raise DataError(
+                            f"`{archive}` unpacks to more than {MOST_EXPANSION} times its size; it is not unpacked."
+                        )
                     _extract(tar, member, place, archive)
         except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
             raise DataError(f"`{archive}` is damaged or truncated ({error}); get it again.") from error
