@@ -46,6 +46,12 @@ def shown(value: object) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
+def reason(error: BaseException) -> str:
+    """Return what an exception of another library says as one short line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
 def is_integer(value: object) -> bool:
     """Say whether a value is an integer (no bool) of at most 64 bits."""
     return (

@@ -7,7 +7,7 @@ from typing import IO
 
 from PIL import Image
 
-from sicl.errors import DataError
+from sicl.errors import DataError, reason
 
 MOST_PIXELS = 80_000_000
 """The most pixels of one picture: a few kilobytes can unpack to gigabytes."""
@@ -34,9 +34,9 @@ def _opened(source: Path | IO[bytes], *, decode: bool) -> Image.Image:
         with Image.open(source, formats=FORMATS) as picture:
             if picture.width * picture.height <= MOST_PIXELS:
                 return picture.convert("RGB") if decode else picture
-            reason = f"it has {picture.width} x {picture.height} pixels, at most {MOST_PIXELS:,} are read"
+            fault = f"it has {picture.width} x {picture.height} pixels, at most {MOST_PIXELS:,} are read"
     except FileNotFoundError:
         raise DataError(f"`{source}` is missing.") from None
     except Exception as error:  # a decoder given damaged bytes raises whatever it meets
-        reason = " ".join(str(error).split()) or type(error).__name__
-    raise DataError(f"`{source}` is damaged, truncated or no picture ({reason}); replace it.")
+        fault = reason(error)
+    raise DataError(f"`{source}` is damaged, truncated or no picture ({fault}); replace it.")

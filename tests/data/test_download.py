@@ -343,7 +343,7 @@ def test_a_forged_file_with_the_right_md5_is_refused(server: Server, tmp_path: P
 
 def test_what_is_published_without_https_has_a_sha256() -> None:
     """Only then does the way it came not matter."""
-    entries = [entry for parts in ARCHIVES.values() for entry in parts.values()]
+    entries = [entry for parts in archives.ARCHIVES.values() for entry in parts.values()]
     assert all(entry.url.startswith("https://") or len(entry.sha256) == 64 for entry in entries)
     assert sum(bool(entry.sha256) for entry in entries) >= 9
 

@@ -16,7 +16,7 @@ from sicl.data.dataset import Dataset, split_positions
 from sicl.data.limits import require_size
 from sicl.data.mat import read_mat
 from sicl.data.roots import candidates
-from sicl.errors import DataError
+from sicl.errors import DataError, reason
 
 DIGITS = tuple("0123456789")
 _IDX_KINDS = {"images": (2051, 3), "labels": (2049, 1)}
@@ -71,7 +71,7 @@ def read_idx(path: Path, kind: str) -> NDArray[np.uint8]:
             # One byte more than promised: it also makes gzip compare its checksum at the end.
             values = np.frombuffer(file.read(promised + 1), np.uint8)
     except (OSError, EOFError, zlib.error, struct.error) as error:
-        raise DataError(f"`{path}` is truncated or damaged ({error}); get it again.") from error
+        raise DataError(f"`{path}` is truncated or damaged ({reason(error)}); get it again.") from error
     if len(values) != promised:
         fault = "truncated" if len(values) < promised else "longer than it should be"
         raise DataError(f"`{path}` is {fault}: it promises {header[1:]} values and has {len(values):,}.")

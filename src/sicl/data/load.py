@@ -18,7 +18,16 @@ from sicl.data.embedded import load_demo
 from sicl.data.folders import load_folder, load_imagenet, load_imagenet_c
 from sicl.data.images import Absent, Images, Noise
 from sicl.data.roots import candidates, data_root
-from sicl.errors import DataError, OptionError, nearest, require_choice, require_path, require_text, shown
+from sicl.errors import (
+    DataError,
+    OptionError,
+    nearest,
+    reason,
+    require_choice,
+    require_path,
+    require_text,
+    shown,
+)
 
 DATASETS = {
     "demo": "1,500 + 400 CIFAR-10 test images inside the package",
@@ -59,7 +68,7 @@ def load_dataset(name: str, root: str | os.PathLike[str] | None = None, split: s
     try:
         return _load(name, folder, split)
     except OSError as error:
-        raise DataError(f"`{name}` cannot be read from `{folder}` ({error}).") from error
+        raise DataError(f"`{name}` cannot be read from `{folder}` ({reason(error)}).") from error
 
 
 def _load(name: str, folder: Path, split: str) -> Dataset:

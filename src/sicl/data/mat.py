@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sicl.data.limits import MOST_BYTES, require_size
-from sicl.errors import DataError
+from sicl.errors import DataError, reason
 
 _HEADER = 128
 _COMPRESSED, _MATRIX = 15, 14
@@ -33,7 +33,9 @@ def read_mat(path: Path) -> dict[str, NDArray[np.generic]]:
         found = (_matrix(body, order, path) for body in _matrices(raw, order, path))
         return {name: array for name, array in found if array is not None}
     except (ValueError, KeyError, struct.error, zlib.error, OSError) as error:
-        raise DataError(f"`{path}` is damaged or no MATLAB 5 file ({error}); get it again.") from error
+        raise DataError(
+            f"`{path}` is damaged or no MATLAB 5 file ({reason(error)}); get it again."
+        ) from error
 
 
 def _matrices(raw: bytes, order: str, path: Path) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sicl.data.limits import require_size
-from sicl.errors import DataError
+from sicl.errors import DataError, reason
 
 
 def map_npy(path: Path) -> NDArray[np.generic]:
@@ -56,7 +56,7 @@ def read_npz(path: Path, names: Sequence[str]) -> NDArray[np.generic] | None:
     except FileNotFoundError:
         raise DataError(f"`{path}` is missing.") from None
     except Exception as error:  # zipfile given damaged bytes raises whatever it meets
-        raise DataError(f"`{path}` is damaged or truncated ({error}); replace it.") from error
+        raise DataError(f"`{path}` is damaged or truncated ({reason(error)}); replace it.") from error
     shape, fortran, dtype = _header(raw, f"{path}:{name}", raw.getbuffer().nbytes)
     return np.frombuffer(raw.read(), dtype).reshape(shape, order="F" if fortran else "C")
 
@@ -71,9 +71,8 @@ def _header(file: IO[bytes], where: str, found: int) -> tuple[tuple[int, ...], b
         if min(shape, default=0) < 0:
             raise ValueError(f"its shape is {shape}")
     except Exception as error:  # the header is Python source: a damaged one fails in many ways
-        reason = " ".join(str(error).split())[:200]
         raise DataError(
-            f"`{where}` is no .npy file or its header is damaged ({reason}); replace it."
+            f"`{where}` is no .npy file or its header is damaged ({reason(error)}); replace it."
         ) from error
     if dtype.hasobject or dtype.kind not in "biufc":
         raise DataError(

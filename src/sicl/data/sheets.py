@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from sicl.data.images import Uint8Images
-from sicl.errors import DataError, InputError, is_integer
+from sicl.errors import DataError, InputError, is_integer, reason
 from sicl.pictures import read_rgb
 
 WEBP_MAX_SIDE = 16383
@@ -86,7 +86,7 @@ def read_json(path: Path) -> object:
     except FileNotFoundError:
         raise DataError(f"`{path}` is missing.") from None
     except (ValueError, RecursionError, OSError) as error:
-        raise DataError(f"`{path}` is no valid JSON ({error}); replace it.") from error
+        raise DataError(f"`{path}` is no valid JSON ({reason(error)}); replace it.") from error
     return content
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sicl.errors import DataError
+from sicl.errors import DataError, reason
 
 # The one function numpy's own pickles call, wherever this numpy version keeps it.
 _RECONSTRUCT = np.zeros(1).__reduce__()[0]
@@ -39,9 +39,8 @@ def read_pickle(path: Path) -> dict[str, object]:
     except FileNotFoundError:
         raise DataError(f"`{path}` is missing.") from None
     except Exception as error:  # a pickle is a program: a damaged one fails in any way
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
-            f"`{path}` is truncated, damaged or no CIFAR batch ({reason}); download it again."
+            f"`{path}` is truncated, damaged or no CIFAR batch ({reason(error)}); download it again."
         ) from error
     if not isinstance(content, dict):
         raise DataError(f"`{path}` is no CIFAR batch: it holds {type(content).__name__}, not a dictionary.")
