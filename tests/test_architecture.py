@@ -14,7 +14,7 @@ import sicl
 PACKAGE = Path(sicl.__file__).parent
 FLOORS = [
     {"types", "errors", "spec"},
-    {"engine", "models", "perturb", "pictures", "corruptions", "metrics"},
+    {"engine", "models", "perturb", "pictures", "states", "corruptions", "metrics"},
     {"adapt", "calibrate", "data", "streams", "train"},
     {"monitor"},
     {"bench"},

@@ -35,7 +35,8 @@ class Pairs:
         """Return each image's partner and its label: the next in a random cycle, so that none meets itself."""
         before, self._last = self._last, (images[-1:].detach().clone(), labels[-1:].clone())
         if len(images) == 1:
-            return before if before is not None else (images, labels)
+            # One of another size, from before a reset or a loaded state, cannot be mixed with this one.
+            return before if before is not None and before[0].shape == images.shape else (images, labels)
         cycle = torch.randperm(len(images), generator=self._generator)
         partner = torch.empty_like(cycle)
         partner[cycle] = cycle.roll(1)
