@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sicl.errors import InputError, is_integer, shown
+from sicl.errors import InputError, is_integer, is_number, shown
 
 
 def require_state(state: Any, *own: Any, whose: str, part: str = "") -> None:
@@ -37,6 +37,19 @@ def require_state(state: Any, *own: Any, whose: str, part: str = "") -> None:
         raise InputError(f"{here} has NaN or infinite values; it was damaged, or saved from a broken model.")
 
 
+def require_moments(optimizer: torch.optim.Optimizer) -> None:
+    """Raise `InputError` unless an optimizer remembers the same of every parameter, in the parameter's shape."""
+    known = {frozenset(moments) for moments in optimizer.state.values()}
+    for parameter, moments in optimizer.state.items():
+        held = [value for value in moments.values() if value is not None]
+        fits = all(isinstance(value, Tensor) and value.shape in ((), parameter.shape) for value in held)
+        if not fits or len(known) > 1:
+            raise InputError(
+                "`state` does not fit the optimizer: what it remembers of a parameter is missing or of another shape; "
+                "attach what it was saved from, to the same model."
+            )
+
+
 def _require_names(state: dict[Any, Any], own: dict[Any, Any], whose: str, here: str) -> None:
     lacking = [shown(name) for name in own if name not in state]
     foreign = [shown(name) for name in state if name not in own]
@@ -55,8 +68,8 @@ def _alike(state: Any, own: Any) -> bool:
         same = isinstance(state, Tensor) and state.dtype == own.dtype and state.ndim == own.ndim
         return bool(same and state.layout == own.layout and state.shape[1:] == own.shape[1:])
     if own is None:
-        # Not seen yet: tensors may come, of shapes that only the next batch can judge.
-        return state is None or _tensors(state)
+        # Not seen yet: numbers and tensors may come, of shapes that only the next batch can judge.
+        return state is None or _tensors(state) or is_number(state)
     if isinstance(own, bool) or isinstance(state, bool):
         return isinstance(own, bool) and isinstance(state, bool)
     if is_integer(own):
