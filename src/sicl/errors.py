@@ -7,6 +7,7 @@ import os
 import reprlib
 from collections.abc import Iterable
 from numbers import Integral, Real
+from typing import Any
 
 LARGEST_INT = 2**63 - 1
 """Integers of options fit 64 bits, as seeds and sizes in torch must."""
@@ -54,16 +55,16 @@ def reason(error: BaseException) -> str:
 
 def is_integer(value: object) -> bool:
     """Say whether a value is an integer (no bool) of at most 64 bits."""
-    return (
-        isinstance(value, Integral)
-        and not isinstance(value, bool)
-        and -LARGEST_INT - 1 <= int(value) <= LARGEST_INT
-    )
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return False
+    return -LARGEST_INT - 1 <= int(value) <= LARGEST_INT
 
 
-def is_number(value: object) -> bool:
+def is_number(value: Any) -> bool:
     """Say whether a value is a real number (no bool) that is not NaN and within +-`LARGEST_NUMBER`."""
-    return isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return bool(value <= LARGEST_NUMBER and value >= -LARGEST_NUMBER)
 
 
 def is_text(value: object) -> bool:

@@ -33,7 +33,8 @@ def _opened(source: Path | IO[bytes], *, decode: bool) -> Image.Image:
     try:
         with Image.open(source, formats=FORMATS) as picture:
             if picture.width * picture.height <= MOST_PIXELS:
-                return picture.convert("RGB") if decode else picture
+                found: Image.Image = picture.convert("RGB") if decode else picture
+                return found
             fault = f"it has {picture.width} x {picture.height} pixels, at most {MOST_PIXELS:,} are read"
     except FileNotFoundError:
         raise DataError(f"`{source}` is missing.") from None

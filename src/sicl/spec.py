@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
+from collections.abc import Callable
 from dataclasses import fields
 from inspect import get_annotations
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
@@ -37,9 +38,9 @@ class Spec:
         require_annotated(self)
 
 
-def require_annotated(spec: Any) -> None:
+def require_annotated(spec: object) -> None:
     """Raise `OptionError` unless every field of a dataclass fits its annotation; numbers and tuples become plain."""
-    for name, kind in _kinds(type(spec)).items():
+    for name, kind in _kinds(type(spec)).items():  # type: ignore[arg-type]
         given = getattr(spec, name)
         value = _plain(given)
         if not _fits(kind, value):
@@ -74,7 +75,12 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
 
 
-_PLAIN = {int: is_integer, float: is_number, str: is_text, bool: lambda value: isinstance(value, bool)}
+_PLAIN: dict[type, Callable[[object], bool]] = {
+    int: is_integer,
+    float: is_number,
+    str: is_text,
+    bool: lambda value: isinstance(value, bool),
+}
 _WORDS = {
     int: "an integer (64 bits)",
     float: "a finite number (within +-1e30)",

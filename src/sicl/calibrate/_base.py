@@ -48,7 +48,7 @@ class Calibration(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "load_state_dict" in cls.__dict__:
-            cls.load_state_dict = _all_or_nothing(cls.load_state_dict)  # type: ignore[method-assign]
+            cls.load_state_dict = _all_or_nothing(cls.load_state_dict)  # type: ignore[method-assign, assignment]
 
     @torch.no_grad()
     def predict(self, moment: Moment) -> Prediction:

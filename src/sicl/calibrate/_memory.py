@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sicl.errors import InputError
+from sicl.errors import InputError, shown
 
 
 class Recent:
@@ -51,4 +51,7 @@ class Recent:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over rows that `state_dict` gave."""
-        self._rows = state["rows"]
+        rows = state["rows"]
+        if rows is not None and (not isinstance(rows, Tensor) or rows.ndim == 0):
+            raise InputError(f"`rows` of the state must be a tensor with rows, got {shown(rows)}.")
+        self._rows = rows

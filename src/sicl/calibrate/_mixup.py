@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sicl.adapt import Moment
 from sicl.calibrate._passes import predicted_logits
+from sicl.errors import InputError, shown
 
 MIX = 0.65
 """Share of the image that gives a mixture its label."""
@@ -50,7 +51,10 @@ class Pairs:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state that `state_dict` gave."""
         self._generator.set_state(state["generator"])
-        self._last = state["last"]
+        last = state["last"]
+        if last is not None and (not isinstance(last, tuple) or len(last) != 2):
+            raise InputError(f"`last` of the state must be an image and its label, got {shown(last)}.")
+        self._last = last
 
 
 def mixed_logits(moment: Moment, others: Tensor, mix: float = MIX) -> Tensor:

@@ -59,7 +59,7 @@ class Dataset:
     corrupted: CorruptedImages | None = None
 
     def __post_init__(self) -> None:
-        shape = getattr(self.images, "shape", ())
+        shape: tuple[int, ...] = getattr(self.images, "shape", ())
         if len(shape) != 4 or shape[3] != 3 or getattr(self.labels, "dtype", None) != np.int64:
             raise DataError(
                 f"`{self.name}` needs N x H x W x 3 images and N int64 labels, got images of shape {tuple(shape)} and "
