@@ -64,7 +64,7 @@ def is_number(value: Any) -> bool:
     """Say whether a value is a real number (no bool) that is not NaN and within +-`LARGEST_NUMBER`."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
-    return bool(value <= LARGEST_NUMBER and value >= -LARGEST_NUMBER)
+    return bool(abs(value) <= LARGEST_NUMBER)  # type: ignore[operator]
 
 
 def is_text(value: object) -> bool:
