@@ -27,7 +27,7 @@ def require_state(state: Any, *own: Any, whose: str, part: str = "") -> None:
             inner = [o[name] for o in own if isinstance(o, dict) and name in o]
             require_state(state[name], *inner, whose=whose, part=f"{here}[{name!r}]")
     elif not any(_alike(state, o) for o in own) or (
-        _tensors(own) and state.shape not in [o.shape for o in own]
+        _fixed(own) and state.shape not in [o.shape for o in own]
     ):
         raise InputError(
             f"{here} does not fit {whose}: it is {_words(state)} and must be {_words(own[0])}; attach what it was "
@@ -66,7 +66,8 @@ def _alike(state: Any, own: Any) -> bool:
     """Say whether a leaf may stand where `own` stands; the first dimension of tensors counts what was seen."""
     if isinstance(own, Tensor):
         same = isinstance(state, Tensor) and state.dtype == own.dtype and state.ndim == own.ndim
-        return bool(same and state.layout == own.layout and state.shape[1:] == own.shape[1:])
+        seen = own.numel() > 0
+        return bool(same and state.layout == own.layout and (state.shape[1:] == own.shape[1:] or not seen))
     if own is None:
         # Not seen yet: numbers and tensors may come, of shapes that only the next batch can judge.
         return state is None or _tensors(state) or is_number(state)
@@ -75,6 +76,11 @@ def _alike(state: Any, own: Any) -> bool:
     if is_integer(own):
         return is_integer(state) and state >= 0
     return isinstance(state, type(own))
+
+
+def _fixed(own: tuple[Any, ...]) -> bool:
+    """Say whether a part has a shape from the start, which does not count what was seen."""
+    return _tensors(own) and all(tensor.numel() for tensor in own)
 
 
 def _tensors(state: Any) -> bool:
