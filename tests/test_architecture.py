@@ -13,8 +13,8 @@ import sicl
 
 PACKAGE = Path(sicl.__file__).parent
 FLOORS = [
-    {"types", "errors"},
-    {"engine", "models", "perturb", "corruptions", "metrics"},
+    {"types", "errors", "spec"},
+    {"engine", "models", "perturb", "pictures", "states", "corruptions", "metrics"},
     {"adapt", "calibrate", "data", "streams", "train"},
     {"monitor"},
     {"bench"},

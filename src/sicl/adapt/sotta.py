@@ -16,7 +16,7 @@ from sicl.adapt._optim import Learner, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, training
 from sicl.adapt._sam import Sam
 from sicl.engine.norms import batch_norms
-from sicl.errors import OptionError, require_between, require_choice, require_positive
+from sicl.errors import OptionError, require_between, require_positive
 from sicl.types import SourceData
 
 WINDOW = 1024
@@ -71,7 +71,6 @@ class Sotta(Method):
         require_positive(lr=self.lr, rho=self.rho, capacity=self.capacity, epochs=self.epochs)
         require_positive(update_every=self.update_every)
         require_between(0.0, 1.0, threshold=self.threshold, momentum=self.momentum)
-        require_choice(("share", "threshold"), admit=self.admit)
         if self.confidence is not None and not isinstance(self.confidence, Confidence):
             raise OptionError(
                 "`confidence` must be a calibrator such as `sicl.SICL()`, got "

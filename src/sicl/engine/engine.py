@@ -15,7 +15,8 @@ from sicl.engine.mark import Mark
 from sicl.engine.split import Split
 from sicl.engine.twin import CannotTwin
 from sicl.engine.variants import GivenVariants, Resume, Variants, Votes, count, joined, vote
-from sicl.errors import InputError, require_choice, require_positive
+from sicl.errors import InputError, require_positive
+from sicl.spec import Spec
 
 Way = Literal["auto", "plain", "twin", "fused", "graph", "compile"]
 WAYS = ("auto", "plain", "twin", "fused", "graph", "compile")
@@ -28,7 +29,7 @@ _CPU_ROWS = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineOptions:
+class EngineOptions(Spec):
     """How variants are computed; none of it changes what is computed, but for rounding.
 
     Args:
@@ -48,9 +49,9 @@ class EngineOptions:
     max_memory: float = 2.0
 
     def __post_init__(self) -> None:
-        require_choice(WAYS, engine=self.engine)
-        require_choice(PRECISIONS, precision=self.precision)
-        require_positive(max_memory=self.max_memory, max_batch=self.max_batch or 1)
+        require_positive(
+            max_memory=self.max_memory, max_batch=1 if self.max_batch is None else self.max_batch
+        )
 
 
 class Engine:

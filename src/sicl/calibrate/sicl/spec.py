@@ -11,7 +11,7 @@ from sicl.calibrate._base import Calibration, Calibrator
 from sicl.calibrate.sicl.calibration import SiclCalibration
 from sicl.calibrate.sicl.questions import MEMBERS, Member
 from sicl.engine.engine import EngineOptions
-from sicl.errors import OptionError, require_choice, require_positive
+from sicl.errors import OptionError, require_positive
 from sicl.types import SourceData
 
 
@@ -91,24 +91,12 @@ class SICL(Calibrator):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "members", tuple(self.members))
         require_positive(
             variants=20 if self.variants == "adaptive" else self.variants,
             style_scale=self.style_scale,
             content_scale=self.content_scale,
             mixstyle_alpha=self.mixstyle_alpha,
         )
-        for member in self.members:
-            require_choice(MEMBERS, members=member)
-        require_choice(("hard", "soft"), votes=self.votes)
-        require_choice(("gaussian", "mixstyle", "swap"), style=self.style)
-        require_choice(("channel", "global"), delta=self.delta)
-        require_choice(("both", "mean", "std"), components=self.components)
-        require_choice(("attached", "adapted"), content_by=self.content_by)
-        require_choice(("antithetic", "independent"), noise=self.noise)
-        require_choice(("printed", "none", "guard"), relaxation=self.relaxation)
-        require_choice(("frozen", "batch"), norm=self.norm)
-        require_choice(("auto", "network"), statistics=self.statistics)
         self.engine_options()
         if not self.members:
             raise OptionError(f"`members` must name at least one of {', '.join(MEMBERS)}, got none.")
