@@ -16,7 +16,8 @@ from html import escape
 from pathlib import Path
 from statistics import mean
 
-from sicl.bench.run.schema import Record, load_records
+from sicl.bench.run.results import load_records
+from sicl.bench.run.schema import Record
 from sicl.bench.tables.names import CALIBRATORS, dataset_name, method_name, model_name, stream_name
 from sicl.bench.tables.svg import Scale, nice_top, spread_labels, tag, text, ticks
 from sicl.errors import SiclError

@@ -14,8 +14,8 @@ import sicl
 
 PACKAGE = Path(sicl.__file__).parent
 FLOORS = [
-    {"types", "errors"},
-    {"engine.kernels", "corruptions", "metrics"},
+    {"types", "errors", "spec"},
+    {"engine.kernels", "corruptions", "metrics", "pictures", "states"},
     {"perturb"},
     {"engine"},
     {"models"},

@@ -19,7 +19,9 @@ from sicl.adapt._presets import Architecture, Preset, preset_options
 from sicl.adapt._undo import Undo
 from sicl.engine.norms import batch_norms, statistics_of
 from sicl.engine.split import check_logits, logits_of
-from sicl.errors import InputError, UnsupportedModelError, require_choice
+from sicl.errors import InputError, UnsupportedModelError
+from sicl.spec import Spec
+from sicl.states import require_state
 from sicl.types import SourceData
 
 When = Literal["before", "after"]
@@ -40,7 +42,7 @@ class Moment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
+class Method(Spec):
     """A test-time adaptation method as configuration; `attach` makes it live on a private copy of a model.
 
     Args:
@@ -50,9 +52,6 @@ class Method:
 
     predict: When = "before"
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        require_choice(("before", "after"), predict=self.predict)
 
     @classmethod
     def for_dataset(
@@ -223,6 +222,7 @@ class Adapter(ABC):
             before = self.state_dict()
             check_fits(state, before)
             self._remember_start()
+            require_state(state, before, self._start, whose=type(self.spec).__name__)
             try:
                 self._load(copy.deepcopy(state))
             except BaseException as error:

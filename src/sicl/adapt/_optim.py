@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sicl.adapt._base import Adapter, Method
+from sicl.states import require_moments
 
 OptimizerName = Literal["adam", "sgd"]
 
@@ -65,3 +66,4 @@ class Learner(Adapter):
         """Take over both."""
         super().set_state(state)
         self.optimizer.load_state_dict(state["optimizer"])
+        require_moments(self.optimizer)

@@ -14,7 +14,7 @@ from sicl.adapt._optim import Learner, OptimizerName, make_optimizer
 from sicl.adapt._parameters import in_float32, train_weights, use_batch_statistics
 from sicl.adapt._views import mean_over_views
 from sicl.engine.split import logits_of
-from sicl.errors import OptionError, require_between, require_choice, require_positive
+from sicl.errors import OptionError, require_between, require_positive
 from sicl.types import SourceData
 
 
@@ -56,11 +56,9 @@ class Cotta(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(lr=self.lr)
-        require_choice(("adam", "sgd"), optimizer=self.optimizer)
         require_between(0.0, 1.0, momentum=self.momentum, restore=self.restore, threshold=self.threshold)
         if not self.views >= 0:
             raise OptionError(f"`views` must be >= 0, got {self.views!r}.")
-        require_choice(("cross_entropy", "symmetric"), loss=self.loss)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
         """Return the live object."""

@@ -14,7 +14,7 @@ from sicl.adapt._base import Adapter, Method
 from sicl.adapt._objective import Objective, require_objective, uncertainty_of
 from sicl.adapt._optim import Learner, OptimizerName, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
-from sicl.errors import require_between, require_choice, require_positive
+from sicl.errors import require_between, require_positive
 from sicl.types import SourceData
 
 Destroy = Literal["patch", "pixel", "occlusion"]
@@ -58,9 +58,7 @@ class Deyo(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(lr=self.lr, margin=self.margin, weight_margin=self.weight_margin)
-        require_choice(("adam", "sgd"), optimizer=self.optimizer)
         require_between(-1.0, 1.0, threshold=self.threshold)
-        require_choice(("patch", "pixel", "occlusion"), destroy=self.destroy)
         require_objective(self.objective)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:

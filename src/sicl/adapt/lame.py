@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sicl.adapt._base import Adapter, Method
 from sicl.adapt.source import SourceAdapter
 from sicl.engine.head import find_head, penultimate
-from sicl.errors import require_choice, require_positive
+from sicl.errors import require_positive
 from sicl.types import SourceData
 
 Affinity = Literal["rbf", "knn", "linear"]
@@ -47,7 +47,6 @@ class Lame(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_choice(("rbf", "knn", "linear"), affinity=self.affinity)
         require_positive(neighbours=self.neighbours, iterations=self.iterations)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:

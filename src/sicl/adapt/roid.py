@@ -14,7 +14,7 @@ from sicl.adapt._base import Adapter, Method
 from sicl.adapt._entropy import entropy
 from sicl.adapt._optim import Learner, OptimizerName, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
-from sicl.errors import require_between, require_choice, require_positive
+from sicl.errors import require_between, require_positive
 from sicl.types import SourceData
 
 Prior = Literal["add", "multiply", "none"]
@@ -62,9 +62,7 @@ class Roid(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(lr=self.lr, temperature=self.temperature, batch_size=self.batch_size or 1)
-        require_choice(("adam", "sgd"), optimizer=self.optimizer)
         require_between(0.0, 1.0, momentum=self.momentum, back=self.back)
-        require_choice(("add", "multiply", "none"), prior=self.prior)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
         """Return the live object."""

@@ -11,7 +11,7 @@ from sicl.adapt._base import Adapter, Method
 from sicl.adapt._objective import Objective, require_objective, uncertainty_of
 from sicl.adapt._optim import Learner, OptimizerName, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
-from sicl.errors import require_choice, require_positive
+from sicl.errors import require_positive
 from sicl.types import SourceData
 
 
@@ -46,7 +46,6 @@ class Tent(Method):
         super().__post_init__()
         require_objective(self.objective)
         require_positive(lr=self.lr, steps=self.steps)
-        require_choice(("adam", "sgd"), optimizer=self.optimizer)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
         """Return the live object."""

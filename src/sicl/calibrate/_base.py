@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from sicl.adapt import Adapter, Moment, Source
-from sicl.errors import InputError, OptionError, UnsupportedModelError
+from sicl.errors import InputError, OptionError, SiclError, UnsupportedModelError, reason, shown
+from sicl.spec import Spec
+from sicl.states import require_state
 from sicl.types import Prediction, SourceData
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrator(ABC):
+class Calibrator(Spec, ABC):
     """A calibrator as configuration; `attach` makes it live on an adapter, or on a plain model."""
 
     def attach(self, target: nn.Module | Adapter, *, source: SourceData | None = None) -> Calibrated:
@@ -40,8 +44,14 @@ class Calibration(ABC):
     """A live calibrator: turns a moment (the state that predicts) into confidence.
 
     Laws: it changes neither the network's parameters nor its buffers nor the global random state, and it
-    keeps the adapter's predicted labels. A batch that fails or is interrupted leaves its state as it was.
+    keeps the adapter's predicted labels. Loading a state is all or nothing, for subclasses as well, and a batch
+    that fails or is interrupted leaves the state as it was.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "load_state_dict" in cls.__dict__:
+            cls.load_state_dict = _all_or_nothing(cls.load_state_dict)  # type: ignore[method-assign, assignment]
 
     @torch.no_grad()
     def predict(self, moment: Moment) -> Prediction:
@@ -50,7 +60,7 @@ class Calibration(ABC):
         try:
             confidence, signals = self.confidence(moment)
         except BaseException:
-            self.load_state_dict(before)
+            _put_back(self, before)
             raise
         return Prediction(
             labels=moment.logits.argmax(dim=1),
@@ -70,8 +80,75 @@ class Calibration(ABC):
         """Return all that the next confidence depends on."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """Take over a state that `state_dict` gave."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a copy of a state that `state_dict` gave.
+
+        Raises:
+            InputError: the state is of another calibrator or network, or holds NaN; nothing has changed then.
+        """
+        require_state(state, {}, whose=_name(self))
+
+
+def _name(calibration: Calibration) -> str:
+    return type(getattr(calibration, "spec", calibration)).__name__
+
+
+def _all_or_nothing(
+    load: Callable[[Calibration, dict[str, Any]], None],
+) -> Callable[[Calibration, dict[str, Any]], None]:
+    """Return a `load_state_dict` that checks the state first and goes back if it fails on the way."""
+
+    @functools.wraps(load)
+    def checked(self: Calibration, state: dict[str, Any]) -> None:
+        if self.__dict__.get("_loading"):  # a subclass's, on its way to `super()`
+            return load(self, state)
+        before = copy.deepcopy(self.state_dict())
+        self.__dict__["_loading"] = True
+        try:
+            self.reset()  # what a state may lack is what a start lacks
+            require_state(state, before, self.state_dict(), whose=_name(self))
+            load(self, copy.deepcopy(state))
+        except BaseException as error:
+            load(self, before)
+            if isinstance(error, SiclError) or not isinstance(error, Exception):
+                raise
+            raise InputError(
+                f"`state` does not fit this {_name(self)} ({reason(error)}); attach what it was saved from, to the "
+                "same model."
+            ) from error
+        finally:
+            del self.__dict__["_loading"]
+
+    return checked
+
+
+def _put_back(calibration: Calibration, state: dict[str, Any]) -> None:
+    """Load a state that the calibration had a moment ago: there is nothing to check."""
+    calibration.__dict__["_loading"] = True
+    try:
+        calibration.load_state_dict(state)
+    finally:
+        del calibration.__dict__["_loading"]
+
+
+def _load_together(state: Any, parts: Mapping[str, Adapter | Calibration], whose: str) -> None:
+    """Load each part's state, or none: what was loaded before a part that fails goes back."""
+    if not isinstance(state, dict) or state.keys() != parts.keys():
+        found = ", ".join(map(shown, state)) if isinstance(state, dict) else shown(state)
+        raise InputError(
+            f"`state` must have {', '.join(parts)}, as `state_dict` of {whose} gives; got {found}."
+        )
+    before: list[tuple[Adapter | Calibration, dict[str, Any]]] = []
+    try:
+        for name, part in parts.items():
+            before.append((part, copy.deepcopy(part.state_dict())))
+            part.load_state_dict(state[name])
+    except BaseException as error:
+        for part, old in before:
+            part.load_state_dict(old)
+        if isinstance(error, SiclError) or not isinstance(error, Exception):
+            raise
+        raise InputError(f"`state` does not fit this {whose} ({reason(error)}).") from error
 
 
 class _Live:
@@ -121,27 +198,13 @@ class Calibrated(_Live):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of both."""
         with self._lock:
-            return {
-                "adapter": self.adapter.state_dict(),
-                "calibrator": type(self.calibration).__name__,
-                "calibration": self.calibration.state_dict(),
-            }
+            return {"adapter": self.adapter.state_dict(), "calibration": self.calibration.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state that `state_dict` gave.
-
-        Raises:
-            InputError: the state is of another method or calibrator.
-        """
-        own = type(self.calibration).__name__
-        if state.get("calibrator", own) != own:
-            raise InputError(
-                f"`state` must come from a {own}, got one of a {state['calibrator']}; attach the spec it was "
-                "saved from."
-            )
+        """Take over a copy of a state that `state_dict` gave: of both, or of none."""
+        parts = {"calibration": self.calibration, "adapter": self.adapter}
         with self._lock:
-            self.adapter.load_state_dict(state["adapter"])
-            self.calibration.load_state_dict(state["calibration"])
+            _load_together(state, parts, "a calibrated model")
 
 
 class Panel(_Live):
@@ -194,16 +257,19 @@ class Panel(_Live):
             return {"adapter": self.adapter.state_dict(), "calibrations": states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state that `state_dict` gave; the names must be the same."""
-        if state["calibrations"].keys() != self.calibrations.keys():
+        """Take over a copy of a state that `state_dict` gave, whole or not at all; the names must be the same."""
+        states = state.get("calibrations") if isinstance(state, dict) else None
+        if not isinstance(states, dict) or "adapter" not in state:
+            raise InputError(f"`state` must be what `state_dict` of a panel gave, got {shown(state)}.")
+        if states.keys() != self.calibrations.keys():
             raise OptionError(
-                f"The state has calibrators {', '.join(state['calibrations'])}, this panel has "
+                f"The state has calibrators {', '.join(map(str, states))}, this panel has "
                 f"{', '.join(self.calibrations)}; make the panel with the same names."
             )
+        parts = {f"the calibration {name!r}": part for name, part in self.calibrations.items()}
+        given = {f"the calibration {name!r}": part for name, part in states.items()}
         with self._lock:
-            self.adapter.load_state_dict(state["adapter"])
-            for name, calibration in self.calibrations.items():
-                calibration.load_state_dict(state["calibrations"][name])
+            _load_together({**given, "adapter": state["adapter"]}, {**parts, "adapter": self.adapter}, "a panel")
 
 
 def as_adapter(target: nn.Module | Adapter) -> Adapter:

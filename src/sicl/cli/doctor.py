@@ -20,12 +20,12 @@ CORE = ("torch", "numpy", "scipy", "safetensors", "pillow", "rich", "typer")
 def doctor() -> None:
     """Show versions, devices and which extras are installed."""
     import torch
-    from rich.console import Console
     from rich.table import Table
 
     import sicl
+    from sicl.bench.run.progress import make_console
 
-    console = Console()
+    console = make_console()
     table = Table(title="sicl doctor", title_justify="left", show_header=False, box=None)
     table.add_row("sicl", sicl.__version__)
     table.add_row("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
@@ -52,7 +52,7 @@ def _extra(package: str, extra: str, purpose: str) -> str:
     try:
         version = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return f"not installed (pip install 'sicl\\[{extra}]' to {purpose})"
+        return f"not installed (pip install 'sicl[{extra}]' to {purpose})"
     try:
         importlib.import_module(package)
     except Exception as error:  # a broken install must be reported, whatever it raises

@@ -96,7 +96,10 @@ class _Display:
 
         self._n_epochs = n_epochs
         self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
         )
         self._task = self._progress.add_task("training", total=None)
 
@@ -117,4 +120,4 @@ class _Display:
         )
 
     def show(self, line: str) -> None:
-        self._progress.console.print(line, highlight=False)
+        self._progress.console.print(line, highlight=False, markup=False, emoji=False)

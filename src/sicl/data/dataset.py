@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sicl.data.images import Images, Positions, Uint8Images, View
-from sicl.errors import DataError, OptionError
+from sicl.errors import LARGEST_INT, DataError, OptionError, require_between, require_count, require_integer
 
 if TYPE_CHECKING:
     import torch
@@ -59,6 +59,12 @@ class Dataset:
     corrupted: CorruptedImages | None = None
 
     def __post_init__(self) -> None:
+        shape: tuple[int, ...] = getattr(self.images, "shape", ())
+        if len(shape) != 4 or shape[3] != 3 or getattr(self.labels, "dtype", None) != np.int64:
+            raise DataError(
+                f"`{self.name}` needs N x H x W x 3 images and N int64 labels, got images of shape {tuple(shape)} and "
+                f"labels of {getattr(self.labels, 'dtype', type(self.labels).__name__)}."
+            )
         if len(self.indices) == 0:
             object.__setattr__(self, "indices", np.arange(len(self.labels), dtype=np.int64))
         if self.images.shape[0] != len(self.labels) or len(self.indices) != len(self.labels):
@@ -160,6 +166,9 @@ def source_data(
 
     from sicl.types import SourceData
 
+    require_count(n=1 if n is None else n)
+    require_integer(seed=seed)
+    require_between(0, LARGEST_INT, seed=seed)
     order = np.random.default_rng(seed).permutation(len(dataset)).astype(np.int64)
     chosen = np.sort(order[:n])
     pixels = torch.from_numpy(np.ascontiguousarray(dataset.images[chosen])).to(device)

@@ -81,7 +81,7 @@ def choose(files: list[str], labels: NDArray[np.int64], protocol: str) -> Positi
     if protocol == "50k":
         return np.arange(len(files), dtype=np.int64)
     per_class = {"5k": 5, "1k": 1}.get(protocol)
-    if protocol.startswith("per-class-") and protocol[10:].isdigit():
+    if protocol.startswith("per-class-") and protocol[10:].isdecimal() and len(protocol) < 20:
         per_class = int(protocol[10:])
     if per_class is not None:
         groups = (np.flatnonzero(labels == label)[:per_class] for label in np.unique(labels))
@@ -97,7 +97,7 @@ def _from_list(files: list[str], protocol: str) -> Positions:
             f"got {protocol!r}."
         )
     position = {file: index for index, file in enumerate(files)}
-    wanted = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    wanted = [line.strip() for line in path.read_text("utf-8", "replace").splitlines() if line.strip()]
     missing = [name for name in wanted if name not in position]
     if missing:
         raise DataError(

@@ -11,9 +11,10 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from sicl.errors import DataError
+from sicl.pictures import MOST_PIXELS, picture_size, read_rgb
 
 Uint8Images: TypeAlias = NDArray[np.uint8]
 """uint8, N x H x W x 3."""
@@ -143,14 +144,7 @@ class Files:
         return images
 
     def _read(self, path: Path) -> Uint8Images:
-        try:
-            with Image.open(path) as file:
-                image = file.convert("RGB")
-        except FileNotFoundError:
-            raise DataError(f"`{path}` is missing.") from None
-        except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-            raise DataError(f"`{path}` is damaged or no image ({error}); replace it.") from error
-        return np.asarray(centre_crop(image, self.size, self.resize), np.uint8)
+        return np.asarray(centre_crop(read_rgb(path), self.size, self.resize), np.uint8)
 
 
 def centre_crop(image: Image.Image, size: int, resize: int) -> Image.Image:
@@ -160,6 +154,10 @@ def centre_crop(image: Image.Image, size: int, resize: int) -> Image.Image:
         return image
     scale = resize / min(width, height)
     width, height = max(resize, round(width * scale)), max(resize, round(height * scale))
+    if width * height > MOST_PIXELS:
+        raise DataError(
+            f"a picture of {image.width} x {image.height} pixels is too long to be resized to {resize}."
+        )
     left, top = (width - size) // 2, (height - size) // 2
     scaled = image.resize((width, height), Image.Resampling.BILINEAR)
     return scaled.crop((left, top, left + size, top + size))
@@ -172,8 +170,4 @@ def image_files(folder: Path) -> list[Path]:
 
 def first_image_size(path: Path) -> int:
     """Return the shorter side of an image file without decoding it."""
-    try:
-        with Image.open(path) as image:
-            return int(min(image.size))
-    except (UnidentifiedImageError, OSError) as error:
-        raise DataError(f"`{path}` is damaged or no image ({error}); replace it.") from error
+    return min(picture_size(path))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sicl.errors import DataError, OptionError, SiclError, nearest
+from sicl.errors import DataError, OptionError, SiclError, nearest, require_path
 from sicl.models.checkpoint import infer_config, load_state, read_checkpoint
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -92,6 +92,7 @@ def load_model(
 
 
 def _require_path(name: str) -> None:
+    require_path(name_or_path=name)
     if Path(name).suffix or Path(name).exists():
         return
     known = ["demo", *(f"{library}:NAME" for library in _LIBRARIES), "imagenet-resnet50:PATH"]

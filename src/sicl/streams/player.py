@@ -77,6 +77,14 @@ class OpenStream:
         """The number of samples."""
         return len(self.plan)
 
+    @property
+    def checksums(self) -> dict[str, str]:
+        """The checksums of the made images by domain, of those that came through the cache so far."""
+        if self.cache is None:
+            return {}
+        found = {self.plan.domains[i]: self.cache.checksum(key) for i, (key, _) in self._keys.items()}
+        return {domain: checksum for domain, checksum in sorted(found.items()) if checksum is not None}
+
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches in order."""
         labels = self._labels.to(self.device)

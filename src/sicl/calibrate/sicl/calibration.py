@@ -37,25 +37,25 @@ class SiclCalibration(Calibration):
     """How far the predictions of a network survive, batch by batch.
 
     Args:
-        options: the configuration.
+        spec: the configuration.
         adapter: whose network is asked.
     """
 
-    def __init__(self, options: Options, adapter: Adapter) -> None:
-        self.options = options
+    def __init__(self, spec: Options, adapter: Adapter) -> None:
+        self.spec = spec
         self.anchor = Anchor(adapter.network)
         self.generator = torch.Generator(device_of(adapter.network))
-        self.draws = Draws(options, self.generator)
+        self.draws = Draws(spec, self.generator)
         self.graphs = Graphs()
-        own = statistics_for(options.norm)
-        self.questions = questions_of(options, self.anchor, self.draws, self.graphs, own)
+        own = statistics_for(spec.norm)
+        self.questions = questions_of(spec, self.anchor, self.draws, self.graphs, own)
         # The same, asked by the batch's statistics: for running ones that no longer fit the stream.
-        self.renewed = questions_of(options, self.anchor, self.draws, self.graphs, "batch")
+        self.renewed = questions_of(spec, self.anchor, self.draws, self.graphs, "batch")
         self.poll = Poll((self.anchor.live, self.anchor.network), self.graphs, self.generator)
-        self.temper = Temper(self.generator.device, options.seed)
+        self.temper = Temper(self.generator.device, spec.seed)
         self.guard = Guard(self.anchor)
         self.replacement = Replacement(
-            batch_norms(adapter.network), options.seed, wanted=options.replaces_statistics
+            batch_norms(adapter.network), spec.seed, wanted=spec.replaces_statistics
         )
         self.reset()
 
@@ -75,10 +75,10 @@ class SiclCalibration(Calibration):
             votes, signals, begun = self.ask(moment.images, labels, temperature)
             signals["softmax"] = predicted_probability(moment.logits, labels)
             confidence, error = self.weigh(votes, signals)
-            if self.options.temper:
+            if self.spec.temper:
                 signals["temperature"] = self.temper.temperature
                 confidence, error = self.temper.join(confidence, error, moment.logits, labels)
-            if self.options.relaxation == "guard":
+            if self.spec.relaxation == "guard":
                 level, anchored = self.guard.observe(labels, lambda: self._anchored(moment.images, begun))
                 signals["collapse"] = level
                 if anchored is not None:
@@ -88,7 +88,7 @@ class SiclCalibration(Calibration):
 
     def temperature(self, moment: Moment, labels: Tensor) -> Tensor:
         """Look at mixed images, if it is time; return the temperature of the votes."""
-        if not self.options.temper:
+        if not self.spec.temper:
             return torch.ones((), device=labels.device)
         engine = self.engine
 
@@ -105,9 +105,9 @@ class SiclCalibration(Calibration):
         """Ask all questions, by the statistics that fit the stream; as often as the batch needs, if that is asked."""
         answered, signals, share, begun = self._fit(images, labels, temperature)
         asks = self.asks({name: n for name, n in self.counts().items() if name not in answered}, share)
-        adaptive = self.options.variants == "adaptive"
+        adaptive = self.spec.variants == "adaptive"
         wanted = {ask.question.engine: None for ask in asks} if adaptive else {}
-        if self.options.relaxation == "guard":
+        if self.spec.relaxation == "guard":
             wanted[self.questions["content"].engine] = None
         # What depends on values, or on batches before, cannot be replayed.
         steady = len(labels) >= SMALL_BATCH and not self.replacement.possible
@@ -118,7 +118,7 @@ class SiclCalibration(Calibration):
             temperature,
             begun=begun,
             keep=tuple(wanted),
-            steady=steady and self.options.style != "mixstyle",
+            steady=steady and self.spec.style != "mixstyle",
         )
         votes = answered | polled.by_name()
         if adaptive:
@@ -127,7 +127,7 @@ class SiclCalibration(Calibration):
             def more(counts: Mapping[Name, int]) -> Answers:
                 return self.poll.again(self.asks(counts, share), polled, labels, temperature).by_name()
 
-            votes |= settle(drawn, more, self.options.votes)
+            votes |= settle(drawn, more, self.spec.votes)
         style = next((seen for question, seen in polled.known.items() if question.name == "style"), None)
         if style is not None:
             self.draws.styles.add(style)
@@ -148,11 +148,11 @@ class SiclCalibration(Calibration):
 
     def counts(self) -> dict[Name, int]:
         """How many variants each question begins with."""
-        style, content = self.options.variants, self.options.content_variants
+        style, content = self.spec.variants, self.spec.content_variants
         if style == "adaptive":
             style = content = ROUNDS[0]
         counts: dict[Name, int] = {"style": style, "content": content, "mirror": 1}
-        return {name: counts[name] for name in self.options.asked}
+        return {name: counts[name] for name in self.spec.asked}
 
     def asks(self, counts: Mapping[Name, int], share: float) -> list[Ask]:
         """What to ask so many times, a share of it by the batch's statistics."""
@@ -163,21 +163,21 @@ class SiclCalibration(Calibration):
 
     def weigh(self, votes: Answers, signals: Signals) -> tuple[Tensor, Tensor]:
         """Return the mean vote of the members and its standard error; each question's mean becomes a signal."""
-        kind = self.options.votes
+        kind = self.spec.votes
         means = {name: seen.mean(kind) for name, seen in votes.items()}
         signals |= {f"{name}_invariance": mean for name, mean in means.items()}
         errors = {name: standard_error(self._observed(seen), kind) for name, seen in votes.items()}
-        members = self.options.members
+        members = self.spec.members
         confidence = torch.stack([means[name] for name in members]).mean(dim=0)
         error = torch.stack([errors[name] for name in members]).square().sum(dim=0).sqrt() / len(members)
-        if self.options.relaxation == "printed":
+        if self.spec.relaxation == "printed":
             rest = 1 - means["content"]
             return confidence * rest, torch.hypot(error * rest, confidence * errors["content"])
         return confidence, error
 
     def _observed(self, votes: Votes) -> Votes:
         """Votes that count as independent: an adaptive budget gives pairs already."""
-        independent = self.options.variants == "adaptive" or self.options.noise == "independent"
+        independent = self.spec.variants == "adaptive" or self.spec.noise == "independent"
         return votes if independent else paired(votes)
 
     def _anchored(self, images: Tensor, begun: Clean) -> Tensor:
@@ -189,7 +189,7 @@ class SiclCalibration(Calibration):
 
     def reset(self) -> None:
         """Forget the recent batches and start the noise anew."""
-        self.generator.manual_seed(self.options.seed)
+        self.generator.manual_seed(self.spec.seed)
         self.draws.styles.clear()
         self.replacement.reset()
         self.guard.reset()

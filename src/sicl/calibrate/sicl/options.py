@@ -7,7 +7,8 @@ from typing import Literal
 
 from sicl import perturb
 from sicl.engine.engine import EngineOptions
-from sicl.errors import OptionError, require_choice, require_positive
+from sicl.errors import OptionError, require_positive
+from sicl.spec import Spec
 
 Name = Literal["style", "content", "mirror"]
 NAMES: tuple[Name, ...] = ("style", "content", "mirror")
@@ -15,7 +16,7 @@ NAMES: tuple[Name, ...] = ("style", "content", "mirror")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Spec):
     """The fields of `SICL`, validated.
 
     Args:
@@ -82,26 +83,12 @@ class Options:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "members", tuple(self.members))
-        if self.variants != "adaptive" and not isinstance(self.variants, int):
-            raise OptionError(f'`variants` must be a whole number or "adaptive", got {self.variants!r}.')
         require_positive(
             variants=20 if self.variants == "adaptive" else self.variants,
             style_scale=self.style_scale,
             content_scale=self.content_scale,
             mixstyle_alpha=self.mixstyle_alpha,
         )
-        for member in self.members:
-            require_choice(NAMES, members=member)
-        require_choice(("hard", "soft"), votes=self.votes)
-        require_choice(("gaussian", "mixstyle", "swap"), style=self.style)
-        require_choice(("channel", "global"), delta=self.delta)
-        require_choice(("both", "mean", "std"), components=self.components)
-        require_choice(("attached", "adapted"), content_by=self.content_by)
-        require_choice(("antithetic", "independent"), noise=self.noise)
-        require_choice(("printed", "none", "guard"), relaxation=self.relaxation)
-        require_choice(("frozen", "batch"), norm=self.norm)
-        require_choice(("auto", "network"), statistics=self.statistics)
         self.engine_options()
         if not self.members:
             raise OptionError(f"`members` must name at least one of {', '.join(NAMES)}, got none.")
