@@ -13,7 +13,7 @@ import sicl
 
 PACKAGE = Path(sicl.__file__).parent
 FLOORS = [
-    {"types", "errors"},
+    {"types", "errors", "selective"},
     {"engine", "models", "perturb", "corruptions", "metrics"},
     {"adapt", "calibrate", "data", "streams", "train"},
     {"monitor"},

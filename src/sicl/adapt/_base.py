@@ -121,13 +121,22 @@ class Adapter(ABC):
         """Return the logits (N x C, float32, detached) of a batch, and adapt to it."""
         return self.step(images)
 
-    def step(self, images: Tensor, observe: Callable[[Moment], None] | None = None) -> Tensor:
-        """Predict and update, in the method's order; `observe` sees the state that predicts."""
+    def step(
+        self, images: Tensor, observe: Callable[[Moment], None] | None = None, *, update: bool = True
+    ) -> Tensor:
+        """Predict and update, in the method's order; `observe` sees the state that predicts.
+
+        With `update=False` the network predicts as it stands, and stays so.
+        """
         with _gradients_possible():
             images = self._checked(images)
             self._remember_start()
             with _batch_size_errors(len(images)):
-                if self.spec.predict == "before":
+                if not update:
+                    with torch.no_grad():
+                        logits = self.forward(images)
+                    self._show(images, logits, observe)
+                elif self.spec.predict == "before":
                     with torch.set_grad_enabled(self.reuses_forward):
                         logits = self.forward(images)
                     self._show(images, logits, observe)
