@@ -17,7 +17,7 @@ FLOORS = [
     {"engine", "models", "perturb", "corruptions", "metrics"},
     {"adapt", "calibrate", "data", "streams", "train"},
     {"monitor"},
-    {"bench"},
+    {"bench", "predict"},
     {"cli"},
 ]
 FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}

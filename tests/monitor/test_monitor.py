@@ -301,7 +301,14 @@ def test_an_observer_that_fails_is_named_once_and_predictions_go_on() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"window": 4}, {"policy": "panic"}, {"false_alarms": 0.0}, {"accuracy": 1.5}, {"level": 1.0}, {"every": 0}],
+    [
+        {"window": 4},
+        {"policy": "panic"},
+        {"false_alarms": 0.0},
+        {"accuracy": 1.5},
+        {"level": 1.0},
+        {"every": 0},
+    ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
     """When the spec is made, naming the option."""

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from sicl import __version__
-from sicl.cli import bench, data, demo, doctor, paper, report, train
+from sicl.cli import bench, data, demo, doctor, paper, predict, report, train, watch
 from sicl.errors import SiclError
 
 app = typer.Typer(
@@ -43,6 +43,8 @@ def version() -> None:
 
 
 app.command()(demo.demo)
+app.command()(predict.predict)
+app.command()(watch.watch)
 app.command()(doctor.doctor)
 app.command()(bench.bench)
 app.command()(report.report)

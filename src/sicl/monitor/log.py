@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,7 @@ class AuditLog:
                 ) from None
         self._torn = _ends_torn(self.path)
         self._file = file
+        weakref.finalize(self, file.close)  # A monitor that is dropped lets go of its log.
 
     def _flush(self) -> None:
         if self._file is None:

@@ -225,7 +225,11 @@ class Monitored:
 
     def _configuration(self) -> dict[str, Any]:
         adapter = self.trusted.adapter.spec
-        return {**self.spec.describe(), "method": repr(adapter), "network": type(self.trusted.adapter.network).__name__}
+        return {
+            **self.spec.describe(),
+            "method": repr(adapter),
+            "network": type(self.trusted.adapter.network).__name__,
+        }
 
     @property
     def _origin(self) -> str:
@@ -295,7 +299,7 @@ class Monitored:
         floor = self.spec.accuracy
         if self.reference is not None:
             limits["familiarity"] = self.spec.familiarity
-            floor = 0.75 * self.reference.confidence if floor is None else floor
+            floor = 2 / 3 * self.reference.confidence if floor is None else floor
         if floor is not None:
             limits["accuracy"] = limits["labels"] = floor
         return limits

@@ -17,7 +17,11 @@ _GAUGES = {
     "alarmed": "1 while an alarm is on.",
     "labelled_risk": "Error rate of the labelled samples.",
 }
-_COUNTS = {"samples": "Samples predicted.", "alarms": "Alarms raised.", "bad_images": "Images with NaN or infinities."}
+_COUNTS = {
+    "samples": "Samples predicted.",
+    "alarms": "Alarms raised.",
+    "bad_images": "Images with NaN or infinities.",
+}
 
 
 class PrometheusMetrics:

@@ -49,7 +49,9 @@ class MeanSequence:
         low, high = 0.0, float(self.n)
         for _ in range(50):
             middle = (low + high) / 2
-            low, high = (middle, high) if self._wealth(middle) < math.log(2 / (1 - self.level)) else (low, middle)
+            low, high = (
+                (middle, high) if self._wealth(middle) < math.log(2 / (1 - self.level)) else (low, middle)
+            )
         half = high / self.n
         return max(0.0, self.mean - half), min(1.0, self.mean + half)
 

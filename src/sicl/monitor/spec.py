@@ -30,7 +30,7 @@ class Monitor:
 
     Args:
         window: samples over which accuracy, variety and familiarity are said, and a recovery is judged.
-        accuracy: the least mean confidence of a stream that is well; None: three quarters of the reference's.
+        accuracy: the least mean confidence of a stream that is well; None: two thirds of the reference's.
         familiarity: the least mean familiarity; a stream like the reference has one half, one that is stranger
             than all of it 0.
         collapse: the greatest mean level of collapse, as `SICL` reports it; other calibrators report none.
