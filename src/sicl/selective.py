@@ -106,7 +106,7 @@ def prediction_sets(probabilities: Tensor, coverage: float) -> Tensor:
     Classes of equal probability enter together, so a set does not depend on the order of the classes.
     """
     require_share(coverage=coverage)
-    values, order = probabilities.double().sort(dim=1, descending=True)
+    values = probabilities.double().sort(dim=1, descending=True).values
     before = values.cumsum(dim=1) - values
     last = (before < coverage - 1e-9).sum(dim=1, keepdim=True) - 1
     return probabilities.double() >= values.gather(1, last)
