@@ -19,9 +19,11 @@ import threading
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from fastapi import Body, FastAPI, Response
+from fastapi.responses import JSONResponse
 from PIL import Image
 
 import sicl
@@ -29,12 +31,19 @@ from sicl.errors import InputError, SiclError
 from sicl.predict.pictures import preprocess_of
 
 
+Images = Annotated[list[str], Body()]
+Numbers = Annotated[list[int], Body()]
+Request = Annotated[str, Body()]
+
+
 class Stream:
     """One watched, adapting classifier, and the reply to its last request."""
 
     def __init__(self, monitored: Any, path: Path | None) -> None:
         self.monitored, self.path = monitored, path
-        self.lock = threading.Lock()  # Batches of a stream come one after the other; streams run side by side.
+        self.lock = (
+            threading.Lock()
+        )  # Batches of a stream come one after the other; streams run side by side.
         self.last: tuple[str, dict[str, Any]] | None = None
         if path is not None and path.exists():
             state = torch.load(path, weights_only=True)
@@ -138,8 +147,6 @@ class Streams:
 def make_app(streams: Streams, registry: Any) -> Any:
     """Return the HTTP application."""
     import prometheus_client
-    from fastapi import Body, FastAPI, Request, Response
-    from fastapi.responses import JSONResponse
 
     @asynccontextmanager
     async def lifespan(_app: Any) -> Any:
@@ -150,14 +157,14 @@ def make_app(streams: Streams, registry: Any) -> Any:
     app = FastAPI(title="sicl", lifespan=lifespan)
 
     @app.exception_handler(SiclError)
-    async def say(_request: Request, error: SiclError) -> JSONResponse:
+    async def say(_request: Any, error: SiclError) -> JSONResponse:
         return JSONResponse({"error": str(error)}, status_code=422)
 
     # Plain functions: FastAPI runs them in threads, so that one stream's batch does not hold up the others.
-    def predict(name: str, images: list[str] = Body(), request: str = Body("")) -> dict[str, Any]:
+    def predict(name: str, images: Images, request: Request = "") -> dict[str, Any]:
         return streams.predict(name, images, request)
 
-    def labels(name: str, samples: list[int] = Body(), labels: list[int] = Body()) -> dict[str, float]:
+    def labels(name: str, samples: Numbers, labels: Numbers) -> dict[str, float]:
         return streams.label(name, samples, labels)
 
     def metrics() -> Response:
@@ -178,7 +185,9 @@ def main() -> None:
 
     from sicl.monitor import PrometheusMetrics
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="demo", help="what sicl.load_model takes")
     parser.add_argument("--method", default="tent")
     parser.add_argument("--calibrator", default="sicl")

@@ -16,7 +16,7 @@ import os
 import threading
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import ray
 from fastapi import Body, FastAPI
@@ -28,6 +28,9 @@ from serve import Streams
 from sicl.errors import SiclError
 
 RETRIES = 60
+Images = Annotated[list[str], Body()]
+Numbers = Annotated[list[int], Body()]
+Request = Annotated[str, Body()]
 
 
 @serve.deployment(num_replicas=1, max_ongoing_requests=16, ray_actor_options={"num_cpus": 0.5})
@@ -77,13 +80,13 @@ class Router:
         return JSONResponse(reply["done"])
 
     @app.post("/streams/{name}/predict")
-    async def predict(self, name: str, images: list[str] = Body(), request: str = Body("")) -> JSONResponse:
+    async def predict(self, name: str, images: Images, request: Request = "") -> JSONResponse:
         """Predict a batch of a stream."""
         # An id of its own lets the shard recognise a repeated request, so that no batch is adapted to twice.
         return await self._ask(self._shard(name), "predict", name, images, request or uuid.uuid4().hex)
 
     @app.post("/streams/{name}/labels")
-    async def labels(self, name: str, samples: list[int] = Body(), labels: list[int] = Body()) -> JSONResponse:
+    async def labels(self, name: str, samples: Numbers, labels: Numbers) -> JSONResponse:
         """Take in late labels."""
         return await self._ask(self._shard(name), "label", name, samples, labels)
 
@@ -107,20 +110,22 @@ def deploy(options: dict[str, Any], *, snapshots: Path, shards: int, host: str, 
     if not ray.is_initialized():
         ray.init(runtime_env={"env_vars": {"PYTHONPATH": path}}, include_dashboard=False, log_to_driver=False)
     serve.start(http_options={"host": host, "port": port})
-    bound = [
-        Shard.options(name=f"shard-{i}").bind(options, str(snapshots.resolve())) for i in range(shards)
-    ]
+    bound = [Shard.options(name=f"shard-{i}").bind(options, str(snapshots.resolve())) for i in range(shards)]
     serve.run(Router.bind(bound), name="sicl")
 
 
 def main() -> None:
     """Parse the command line and serve until stopped."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="demo", help="what sicl.load_model takes")
     parser.add_argument("--method", default="tent")
     parser.add_argument("--calibrator", default="sicl")
     parser.add_argument("--risk", type=float, default=0.05, help="error rate allowed among the accepted")
-    parser.add_argument("--snapshots", type=Path, default=Path("snapshots"), help="folder of the streams' states")
+    parser.add_argument(
+        "--snapshots", type=Path, default=Path("snapshots"), help="folder of the streams' states"
+    )
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)

@@ -60,8 +60,18 @@ def serving(script: str, *arguments: str, wait: float = 60) -> Iterator[tuple[st
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, str(EXAMPLES / script), "--port", str(port), "--calibrator", "softmax", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    command = [
+        sys.executable,
+        str(EXAMPLES / script),
+        "--port",
+        str(port),
+        "--calibrator",
+        "softmax",
+        *arguments,
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    )
     url = f"http://127.0.0.1:{port}"
     try:
         _await(url, process, wait)
@@ -173,7 +183,9 @@ def test_a_server_killed_outright_goes_on_from_its_snapshots(tmp_path: Path) -> 
 def test_a_killed_replica_comes_back_with_its_state(tmp_path: Path) -> None:
     """Under Ray Serve: concurrent streams on two shards, one replica killed between and during requests."""
     pytest.importorskip("ray.serve")
-    parts = {name: batches(corruption, 4) for name, corruption in {"a": "fog", "b": "snow", "c": "frost"}.items()}
+    parts = {
+        name: batches(corruption, 4) for name, corruption in {"a": "fog", "b": "snow", "c": "frost"}.items()
+    }
     expected = {name: alone(rows) for name, rows in parts.items()}
     with serving("serve_ray.py", "--snapshots", str(tmp_path), wait=120) as (url, _):
         before = {one["process"] for one in httpx.get(f"{url}/health", timeout=30).json()}

@@ -53,6 +53,20 @@ class Monitored:
         name: of the stream.
     """
 
+    seen: int
+    alarm: str
+    reference: Reference | None
+    _since: int
+    _next_snapshot: int
+    _next_line: int
+    _first: list[tuple[Tensor, Tensor]]
+    _healthy: dict[str, Any] | None
+    _pending: dict[str, Any] | None
+    _predicted: dict[int, tuple[int, float]]
+    _labelled: list[tuple[float, float]]
+    _right: MeanSequence
+    _gap: MeanSequence
+
     def __init__(
         self,
         spec: Monitor,
@@ -214,13 +228,9 @@ class Monitored:
         self.detector.reset()
         self.reference = self._source
         self.seen, self.alarm, self._since = 0, "", 0
-        self._next_snapshot = self._next_line = self.spec.window
-        self._next_line = 0
-        self._first: list[tuple[Tensor, Tensor]] = []
-        self._healthy: dict[str, Any] | None = None
-        self._pending: dict[str, Any] | None = None
-        self._predicted: dict[int, tuple[int, float]] = {}
-        self._labelled: list[tuple[float, float]] = []
+        self._next_snapshot, self._next_line = self.spec.window, 0
+        self._first, self._predicted, self._labelled = [], {}, []
+        self._healthy = self._pending = None
         self._right, self._gap = MeanSequence(self.spec.level), MeanSequence(self.spec.level)
 
     def _configuration(self) -> dict[str, Any]:
@@ -251,7 +261,7 @@ class Monitored:
         """Return the reference from source data; the classifier is left as it was found."""
         before = self.trusted.state_dict()
         order = torch.randperm(len(source), generator=torch.Generator().manual_seed(0))[:MOST_SOURCE]
-        parts = [part for part in order.split(BATCH) if len(part) > 1 or len(order) == 1]
+        parts = [part for part in torch.split(order, BATCH) if len(part) > 1 or len(order) == 1]
         seen = [self._predict(source.images[part], learn=False) for part in parts]
         self.trusted.load_state_dict(before)
         features, confidence = zip(*[(f, out.confidence) for f, out in seen])

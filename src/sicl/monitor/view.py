@@ -35,8 +35,8 @@ class View:
 
     def read(self) -> None:
         """Read the lines written since the last time."""
-        for event, self.position in read_log(self.path, start=self.position):
-            kind = event["event"]
+        for event, position in read_log(self.path, start=self.position):
+            self.position, kind = position, event["event"]
             if kind == "state":
                 self.last = event
                 if event.get("accuracy") is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import pickle
 import random
 import time
@@ -195,12 +196,12 @@ class _Run:
         if images is not None:
             out = self.monitored(images)
             familiar = self.monitored.window.columns.get("familiarity")
-            near = [None] * len(places) if familiar is None else familiar[-len(places) :].tolist()
             for k, i in enumerate(places):
                 label, confidence = int(out.labels[k]), float(out.confidence[k])
-                known = None if near[k] is None or near[k] != near[k] else round(near[k], 4)
+                near = None if familiar is None else float(familiar[k - len(places)])
+                near = None if near is None or math.isnan(near) else round(near, 4)
                 rows[i] = Row(
-                    files[i], label, self.names[label], confidence, familiarity=known, alarm=out.alarm
+                    files[i], label, self.names[label], confidence, familiarity=near, alarm=out.alarm
                 )
         return [rows[i] for i in range(len(files))]
 

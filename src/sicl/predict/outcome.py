@@ -120,12 +120,12 @@ class Outcome:
     @property
     def accuracy(self) -> float | None:
         """Return the share of right predictions where the truth is known."""
-        return float(np.mean([row.correct for row in self.known])) if self.known else None
+        return float(np.mean([bool(row.correct) for row in self.known])) if self.known else None
 
     @property
     def realised_risk(self) -> float | None:
         """Return the error rate of the accepted whose truth is known, None if there are none."""
-        right = [row.correct for row in self.known if row.accepted]
+        right = [bool(row.correct) for row in self.known if row.accepted]
         return float(1 - np.mean(right)) if right else None
 
     def reliability(self) -> ReliabilityBins:

@@ -244,7 +244,7 @@ def _truth(outcome: Outcome) -> str:
     rows = []
     for risk in sorted({0.01, 0.02, 0.05, 0.1, 0.2, outcome.risk}):
         at = Outcome.of(outcome.rows, risk)
-        realised = "–" if at.realised_risk is None else f"{100 * at.realised_risk:.1f}"
+        realised = "none" if at.realised_risk is None else f"{100 * at.realised_risk:.1f}"
         share = f"{100 * len(at.accepted) / len(outcome.read):.0f}"
         own = "own" if risk == outcome.risk else None
         rows.append(
@@ -255,7 +255,7 @@ def _truth(outcome: Outcome) -> str:
     estimate = (
         f"Estimated {100 * outcome.estimate.accuracy:.1f} %, measured {100 * (outcome.accuracy or 0):.1f} %; "
     )
-    said = f"{estimate}calibration error (ECE) {100 * bins.ece:.1f} %, over {len(outcome.known):,} pictures with labels."
+    said = f"{estimate}calibration error (ECE) {100 * bins.ece:.1f} %, over {len(outcome.known):,} labelled pictures."
     figure = tag(
         "figure", tag("figcaption", "Accuracy against confidence") + reliability_diagram(bins, "sicl")
     )
@@ -304,10 +304,13 @@ def _about(outcome: Outcome) -> str:
     said = (
         "The estimated accuracy is the mean confidence. Its interval has two parts: chance (Bernstein's bound, 95 %), "
         f"and a calibration error of the whole folder of at most {percent(outcome.miscalibration)} points, which is an "
-        "assumption. Accepted are as many pictures as keep the mean of 1 − confidence within the risk."
+        "assumption. Accepted are as many pictures as keep the mean of the doubt (1 less confidence) within the risk."
     )
     if outcome.facts.get("source") is None:
-        said += " Without pictures of the kind the model knows (--source), a folder that is strange as a whole is not recognised."
+        said += (
+            " Without pictures of the kind the model knows (--source), a folder that is strange as a whole "
+        )
+        said += "is not recognised."
     facts = "".join(
         tag("dt", escape(k)) + tag("dd", escape(str(v))) for k, v in outcome.facts.items() if v != ""
     )
