@@ -30,7 +30,6 @@ import sicl
 from sicl.errors import InputError, SiclError
 from sicl.predict.pictures import preprocess_of
 
-
 Images = Annotated[list[str], Body()]
 Numbers = Annotated[list[int], Body()]
 Request = Annotated[str, Body()]

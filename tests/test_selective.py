@@ -26,6 +26,15 @@ def test_accept_by_risk_takes_as_many_as_the_mean_error_allows() -> None:
     assert out.accept(risk=0.054).tolist() == [True, True, False, True]
 
 
+def test_caution_counts_each_doubt_more_than_once() -> None:
+    """Twice the doubt halves the risk that is spent; less than once is refused."""
+    out = prediction([0.99, 0.95, 0.9])
+    assert out.accept(risk=0.06).sum() == 3
+    assert torch.equal(out.accept(risk=0.06, caution=2.0), out.accept(risk=0.03))
+    with pytest.raises(OptionError, match="caution"):
+        out.accept(risk=0.06, caution=0.5)
+
+
 def test_equal_confidences_are_accepted_or_refused_together() -> None:
     """A tie that does not fit as a whole is left out as a whole."""
     out = prediction([0.99, 0.9, 0.9])

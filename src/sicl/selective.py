@@ -23,14 +23,21 @@ def require_share(**values: float) -> None:
             raise OptionError(f"`{name}` must lie between 0 and 1, both excluded; got {value!r}.")
 
 
-def expected_threshold(confidence: Tensor, risk: float) -> float:
+def expected_threshold(confidence: Tensor, risk: float, *, caution: float = 1.0) -> float:
     """Return the lowest threshold at which the accepted are expected to err at most at `risk`, else inf.
 
     If each confidence is the chance of being right, 1 - confidence is the chance of an error, and the expected
     error rate of the accepted is its mean over them. Equal confidences are accepted together.
+
+    Args:
+        confidence: N.
+        risk: the error rate allowed among the accepted.
+        caution: how many times each doubt counts; above 1 where calibration is not trusted to the letter.
     """
+    if not caution >= 1:
+        raise OptionError(f"`caution` must be >= 1, got {caution!r}.")
     ordered = confidence.detach().double().cpu().sort(descending=True).values
-    errors = (1 - ordered).cumsum(0)
+    errors = caution * (1 - ordered).cumsum(0)
     accepted = errors.new_tensor(range(1, len(ordered) + 1))
     last_of_tie = ordered.diff(append=ordered.new_tensor([-1.0])) != 0
     kept = ((errors <= risk * accepted + 1e-12) & last_of_tie).nonzero().flatten()

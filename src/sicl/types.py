@@ -68,6 +68,7 @@ class Prediction:
         threshold: float | None = None,
         *,
         risk: float | None = None,
+        caution: float = 1.0,
         labelled: tuple[Tensor, Tensor] | None = None,
         delta: float = 0.05,
     ) -> Tensor:
@@ -81,6 +82,7 @@ class Prediction:
         Args:
             threshold: in [0, 1].
             risk: the error rate allowed among the accepted, between 0 and 1.
+            caution: how many times each doubt counts, 1 or more; without labels only.
             labelled: (confidence, correct) of samples like these.
             delta: how often the bound from labelled samples may fail.
 
@@ -98,7 +100,7 @@ class Prediction:
             return self.confidence > 1
         if labelled is None:
             # Compared as it was sorted: a float32 threshold must find its own sample again.
-            return self.confidence.double() >= expected_threshold(self.confidence, risk)
+            return self.confidence.double() >= expected_threshold(self.confidence, risk, caution=caution)
         return self.confidence.double() >= bounded_threshold(*labelled, risk=risk, delta=delta)
 
     @property

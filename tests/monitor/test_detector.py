@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sicl.monitor import Detector, MeanSequence
+from sicl.monitor.window import Window, effective_classes
 
 
 def run_length(scores: np.ndarray, limit: float, rate: float) -> int | None:
@@ -79,3 +80,22 @@ def test_the_interval_narrows_and_a_new_one_knows_nothing() -> None:
     low, high = sequence.interval
     assert low > 0.96
     assert high == 1.0
+
+
+def test_a_window_keeps_the_last_samples_of_every_column_in_step() -> None:
+    """Columns that come later are NaN before; all have one length, and the oldest samples go."""
+    window = Window(5)
+    window.add(a=np.array([1.0, 2.0]), b=np.array([10.0, 20.0]))
+    assert {name: column.tolist() for name, column in window.columns.items()} == {"a": [1, 2], "b": [10, 20]}
+    window.add(a=np.array([3.0, 4.0]), c=np.array([7.0, 8.0]))
+    assert {len(column) for column in window.columns.values()} == {4}
+    assert (window.mean("a"), window.mean("b"), window.mean("c")) == (2.5, 15.0, 7.5)
+    window.add(a=np.array([5.0, 6.0]))
+    assert window.columns["a"].tolist() == [2, 3, 4, 5, 6]
+    assert window.mean("d") is None
+
+
+def test_effective_classes_counts_what_is_in_use() -> None:
+    """Four classes equally often are four; one alone is one."""
+    assert effective_classes(np.array([0.0, 1, 2, 3] * 5)) == pytest.approx(4)
+    assert effective_classes(np.zeros(9)) == pytest.approx(1)

@@ -14,6 +14,7 @@ HELP = {
     "method": "The adaptation method: source (none), tent, eata, sar, rotta, sotta, ...",
     "calibrator": "Where the confidence comes from: sicl, pseudocal, softmax, ...",
     "risk": "The error rate allowed among the accepted pictures.",
+    "caution": "How many times each doubt counts against the risk; 1 trusts the calibration to the letter.",
     "labels": "A CSV file with the columns file and label; class folders are recognised without one.",
     "classes": "A text file with a class name a line, where the model does not know its own.",
     "source": "A folder of pictures of the kind the model knows (not trained on): tells a strange domain.",
@@ -34,6 +35,7 @@ def predict(
     method: Annotated[str, typer.Option(help=HELP["method"])] = "source",
     calibrator: Annotated[str, typer.Option(help=HELP["calibrator"])] = "sicl",
     risk: Annotated[float, typer.Option(help=HELP["risk"])] = 0.05,
+    caution: Annotated[float, typer.Option(help=HELP["caution"])] = 1.0,
     labels: Annotated[OptionalPath, typer.Option(help=HELP["labels"])] = None,
     classes: Annotated[OptionalPath, typer.Option(help=HELP["classes"])] = None,
     source: Annotated[OptionalPath, typer.Option(help=HELP["source"])] = None,
@@ -61,6 +63,7 @@ def predict(
         "method": method,
         "calibrator": calibrator,
         "risk": risk,
+        "caution": caution,
         "order": order,
         "device": choose_device(device),
     }

@@ -63,12 +63,13 @@ class Window:
 
     def add(self, **columns: Column) -> None:
         """Append a batch; the oldest samples go."""
-        n = len(next(iter(columns.values())))
+        before, n = len(self), len(next(iter(columns.values())))
+        joined = {}
         for name in self.columns.keys() | columns.keys():
-            old = self.columns.get(name, np.full(len(self), np.nan))
+            old = self.columns.get(name, np.full(before, np.nan))
             new = columns.get(name, np.full(n, np.nan))
-            self.columns[name] = np.concatenate([old, new])
-        self.columns = {name: column[-self.size :] for name, column in self.columns.items()}
+            joined[name] = np.concatenate([old, new])[-self.size :]
+        self.columns = joined
 
     def mean(self, name: str) -> float | None:
         """Return the mean of what is known of a column, or None."""

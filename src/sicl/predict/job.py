@@ -42,6 +42,7 @@ class FolderJob:
         method: the adaptation method, "source" for none.
         calibrator: where the confidence comes from.
         risk: the error rate allowed among the accepted.
+        caution: how many times each doubt counts.
         labels: a CSV file with columns file and label.
         classes: a text file with a class name a line.
         source: a folder of pictures of the kind the network knows, held out from its training.
@@ -58,6 +59,7 @@ class FolderJob:
     method: str = "source"
     calibrator: str = "sicl"
     risk: float = 0.05
+    caution: float = 1.0
     labels: Path | None = None
     classes: Path | None = None
     source: Path | None = None
@@ -73,12 +75,17 @@ class FolderJob:
         require_choice(("shuffled", "name"), order=self.order)
         require_positive(batch=self.batch, size=1 if self.size is None else self.size)
         require_share(risk=self.risk)
+        if not self.caution >= 1:
+            raise OptionError(f"`caution` must be >= 1, got {self.caution!r}.")
 
     @property
     def key(self) -> dict[str, Any]:
         """Return what predictions depend on: not the risk, the labels, or where results go."""
         own = asdict(self)
-        return {name: str(own[name]) for name in sorted(own.keys() - {"out", "risk", "labels", "device"})}
+        return {
+            name: str(own[name])
+            for name in sorted(own.keys() - {"out", "risk", "caution", "labels", "device"})
+        }
 
 
 def run_job(job: FolderJob, progress: Progress | None = None) -> Outcome:
@@ -107,7 +114,10 @@ def run_job(job: FolderJob, progress: Progress | None = None) -> Outcome:
     facts = {"labels": how, "seconds": round(time.perf_counter() - started, 1), "version": sicl.__version__}
     described = {**{k: v for k, v in asdict(job).items() if v is not None}, "n_classes": n_classes, **facts}
     return Outcome.of(
-        rows, job.risk, facts={k: v if isinstance(v, int | float) else str(v) for k, v in described.items()}
+        rows,
+        job.risk,
+        caution=job.caution,
+        facts={k: v if isinstance(v, int | float) else str(v) for k, v in described.items()},
     )
 
 

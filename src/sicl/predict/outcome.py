@@ -56,24 +56,26 @@ class Outcome:
     Args:
         rows: one a picture.
         risk: the error rate allowed among the accepted.
+        caution: how many times each doubt counts.
         miscalibration: the assumed distance between mean confidence and accuracy.
         facts: of the run: model, method, calibrator, version, ...
     """
 
     rows: tuple[Row, ...]
     risk: float
+    caution: float = 1.0
     miscalibration: float = 0.05
     facts: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rows: Sequence[Row], risk: float, **options: Any) -> Outcome:
+    def of(cls, rows: Sequence[Row], risk: float, *, caution: float = 1.0, **options: Any) -> Outcome:
         """Return the outcome, with the pictures accepted that the risk allows; none of an alarmed stretch."""
         trusted = [row.confidence for row in rows if row.read and not row.alarm]
-        threshold = expected_threshold(torch.tensor(trusted, dtype=torch.float64), risk)
+        threshold = expected_threshold(torch.tensor(trusted, dtype=torch.float64), risk, caution=caution)
         marked = [
             replace(row, accepted=row.read and not row.alarm and row.confidence >= threshold) for row in rows
         ]
-        return cls(tuple(sorted(marked, key=lambda row: row.file)), risk, **options)
+        return cls(tuple(sorted(marked, key=lambda row: row.file)), risk, caution, **options)
 
     @property
     def read(self) -> list[Row]:

@@ -243,7 +243,7 @@ def _truth(outcome: Outcome) -> str:
     bins = Bins(*(column.numpy() for column in columns))
     rows = []
     for risk in sorted({0.01, 0.02, 0.05, 0.1, 0.2, outcome.risk}):
-        at = Outcome.of(outcome.rows, risk)
+        at = Outcome.of(outcome.rows, risk, caution=outcome.caution)
         realised = "none" if at.realised_risk is None else f"{100 * at.realised_risk:.1f}"
         share = f"{100 * len(at.accepted) / len(outcome.read):.0f}"
         own = "own" if risk == outcome.risk else None
