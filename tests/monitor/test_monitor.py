@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -325,3 +326,13 @@ def test_the_watched_network_keeps_no_hook_and_source_data_leaves_it_untouched(t
     assert own.state_dict()["adapter"]["counters"] == before
     play(watched, 64)
     assert not any(module._forward_pre_hooks for module in own.adapter.network.modules())
+
+
+def test_the_monitoring_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its blocks, one after the other, as a reader would run them."""
+    page = Path(__file__).parents[2] / "docs" / "monitoring.md"
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE):
+        exec(compile(block, page.name, "exec", dont_inherit=True), names)
+    assert "Estimate(accuracy=" in capsys.readouterr().out
+    assert len(names["bounded"]) == 64
