@@ -66,13 +66,18 @@ def watched(calibrator: Any) -> Monitored:
 def predict(calibrator: Any, pixels: np.ndarray, labels: np.ndarray) -> tuple[Scores, dict[str, float]]:
     """Return the scores of one kind of image, and the limits."""
     monitored = watched(calibrator)
-    right = []
+    right, covered, size = [], [], []
     for start in range(0, len(pixels), 64):
         out = monitored(as_images(pixels[start : start + 64]))
-        right.append(out.labels.numpy() == labels[start : start + 64])
-    columns = monitored.window.columns
-    scores = {"accuracy": columns["confidence"], "familiarity": columns["familiarity"]}
-    return {**scores, "right": np.concatenate(right)}, monitored.limits
+        truth = labels[start : start + 64]
+        sets = out.sets(coverage=0.9).numpy()
+        right.append(out.labels.numpy() == truth)
+        covered.append(sets[np.arange(len(truth)), truth])
+        size.append(sets.sum(axis=1))
+    kept = monitored.window.columns
+    scores = {"accuracy": kept["confidence"], "familiarity": kept["familiarity"]}
+    columns = {"right": right, "covered": covered, "size": size}
+    return {**scores, **{name: np.concatenate(parts) for name, parts in columns.items()}}, monitored.limits
 
 
 def alarm(parts: list[Scores], limits: dict[str, float]) -> int | None:
@@ -167,6 +172,10 @@ def main() -> None:
         "calibrator": options.calibrator,
         "alarms": alarms(kinds, limits, options.streams),
         "interval_covers": coverage(kinds),
+        "sets_at_90": {
+            name: round(float(np.mean([s[name].mean() for group, s in kinds.values() if group == "well"])), 3)
+            for name in ("covered", "size")
+        },
         "milliseconds_at_batch_1": latency(),
     }
     print(json.dumps(numbers, indent=1))
