@@ -47,8 +47,7 @@ def pictures(n: int, seed: int = 0, *, strange: bool = False) -> tuple[Tensor, T
     base = (base + 0.05 * torch.randn(n, 3, generator=generator)).clamp(0, 1)
     images = base[:, :, None, None].expand(n, 3, 8, 8).clone()
     if strange:
-        stripes = torch.arange(8).remainder(2).mul(2).float()
-        images = 0.3 * images + 2 * stripes
+        images = 0.3 * images + 0.7 * torch.arange(8).remainder(2)
     return images, labels
 
 
@@ -164,7 +163,7 @@ class Drifting(Adapter):
 class Drift(sicl.Source):
     """The method that makes it."""
 
-    def _adapter(self, network: nn.Module, source: sicl.SourceData | None) -> Adapter:
+    def adapter(self, network: nn.Module, *, source: sicl.SourceData | None = None) -> Adapter:
         return Drifting(self, network)
 
 
@@ -204,6 +203,15 @@ def test_labels_that_come_late_give_a_risk_with_an_interval() -> None:
         watched.label([3, 100], [0, 0])
     watched.label([3], [int(labels[3])])
     assert len(watched.labelled[0]) == 101
+
+
+def test_only_the_last_predictions_wait_for_their_labels() -> None:
+    """A label that comes too late is refused; memory stays bounded."""
+    watched = sicl.Monitor(remember=40).attach(trusted())
+    play(watched, 64)
+    watched.label([63], [0])
+    with pytest.raises(InputError, match="sample 2"):
+        watched.label([2], [0])
 
 
 def test_labels_replace_the_assumed_miscalibration() -> None:

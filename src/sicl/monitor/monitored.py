@@ -270,8 +270,8 @@ class Monitored:
     def _remember(self, out: Prediction, first: int) -> None:
         rows = zip(out.labels.tolist(), out.confidence.tolist())
         self._predicted.update({first + i: row for i, row in enumerate(rows) if row[0] != UNREAD_LABEL})
-        for i in list(self._predicted)[: max(0, len(self._predicted) - self.spec.remember)]:
-            del self._predicted[i]
+        while len(self._predicted) > self.spec.remember:
+            del self._predicted[next(iter(self._predicted))]
 
     def _watch(self, features: Tensor, out: Prediction) -> None:
         """Score a batch, bet against the claims, and act."""

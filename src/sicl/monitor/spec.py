@@ -58,7 +58,7 @@ class Monitor:
     level: float = 0.95
     log: Path | str | None = None
     every: int = 64
-    remember: int = 100_000
+    remember: int = 10_000
 
     def __post_init__(self) -> None:
         require_choice(POLICIES, policy=self.policy)
