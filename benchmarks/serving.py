@@ -85,7 +85,11 @@ def main() -> None:
         finally:
             server.terminate()
             server.wait()
-    every = np.concatenate(times)
+    report(np.concatenate(times), seconds, options)
+
+
+def report(every: np.ndarray, seconds: float, options: argparse.Namespace) -> None:
+    """Print one JSON line."""
     print(
         json.dumps(
             {

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
+
+if TYPE_CHECKING:
+    from sicl.predict import FolderJob
 
 HELP = {
     "model": "timm:NAME, torchvision:NAME, hf:NAME, a checkpoint file, or demo.",
@@ -50,42 +53,39 @@ def predict(
     Writes predictions.csv (label, confidence, accepted or not) and one page with the estimated accuracy, the
     pictures to look at first, and warnings. With labels it adds how well all that held.
     """
+    from sicl.bench.run.device import choose_device
+    from sicl.predict import FolderJob
+
+    where = {"images": images, "out": out, "labels": labels, "classes": classes, "source": source}
+    how = {"method": method, "calibrator": calibrator, "risk": risk, "caution": caution, "order": order}
+    what = {"model": model, "arch": arch, "size": size, "batch": batch, "device": choose_device(device)}
+    _run(FolderJob(**where, **how, **what))  # type: ignore[arg-type]
+
+
+def _run(job: FolderJob) -> None:
+    """Predict under a progress bar, write, and say what came out."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from sicl.bench.run.device import choose_device
-    from sicl.predict import FolderJob, predict_page, run_job
+    from sicl.predict import predict_page, run_job
     from sicl.predict.job import write_outcome
     from sicl.predict.page import warnings_of
 
-    where = {"images": images, "out": out, "labels": labels, "classes": classes, "source": source}
-    how = {
-        "method": method,
-        "calibrator": calibrator,
-        "risk": risk,
-        "caution": caution,
-        "order": order,
-        "device": choose_device(device),
-    }
-    job = FolderJob(model=model, arch=arch, size=size, batch=batch, **where, **how)  # type: ignore[arg-type]
     console = Console(highlight=False)
     columns = (TextColumn("pictures"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as bar:
         task = bar.add_task("pictures", total=None)
         outcome = run_job(job, lambda done, total: bar.update(task, completed=done, total=total))
-    page = predict_page(outcome, images, f"{model} on {images.resolve().name}")
+    page = predict_page(outcome, job.images, f"{job.model} on {job.images.resolve().name}")
     table, html = write_outcome(outcome, job, page)
     if outcome.read:
         accuracy, low, high = (100 * value for value in outcome.estimate)
         console.print(f"Estimated accuracy: {accuracy:.1f} % (between {low:.0f} and {high:.0f} %)")
-        share = 100 * len(outcome.accepted) / len(outcome.read)
-        console.print(
-            f"Accepted at {risk:.0%} risk: {len(outcome.accepted)} of {len(outcome.read)} ({share:.0f} %)"
-        )
+        taken, n = len(outcome.accepted), len(outcome.read)
+        console.print(f"Accepted at {job.risk:.0%} risk: {taken} of {n} ({100 * taken / n:.0f} %)")
     if outcome.accuracy is not None:
-        console.print(
-            f"Measured accuracy: {100 * outcome.accuracy:.1f} % on {len(outcome.known)} labelled pictures"
-        )
+        measured, n = 100 * outcome.accuracy, len(outcome.known)
+        console.print(f"Measured accuracy: {measured:.1f} % on {n} labelled pictures")
     for note in warnings_of(outcome):
         console.print(f"[yellow]![/] {note}")
     console.print(f"Table: {table}\nPage: {html}", soft_wrap=True)

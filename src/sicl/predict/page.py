@@ -228,7 +228,7 @@ def _sure(outcome: Outcome) -> str:
             )
         )
     chart = frame.svg("".join(parts), "Histogram of confidence", class_="lines c-sicl")
-    said = tag("span", "accepted ones are dark")
+    said = tag("span", "accepted ones are solid")
     histogram = tag("figure", tag("figcaption", "Pictures by confidence" + said) + chart)
     classes = tag("figure", tag("figcaption", "By predicted class") + _classes(outcome))
     lede = tag("p", "Confidence is the calibrated chance that a label is right.", class_="lede")
