@@ -55,4 +55,6 @@ else:
     conformal.conformalize(vectors[:half].astype(np.float64), labels[:half])
     _, found = conformal.predict_set(vectors[half:].astype(np.float64))
     held = found[np.arange(len(labels) - half), labels[half:], 0].mean()
-    print(f"MAPIE sets at 90 %: {held:.1%} covered, {found[:, :, 0].sum(axis=1).mean():.2f} classes on average")
+    print(
+        f"MAPIE sets at 90 %: {held:.1%} covered, {found[:, :, 0].sum(axis=1).mean():.2f} classes on average"
+    )

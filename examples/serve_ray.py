@@ -7,8 +7,7 @@ started again by Ray and restores its streams from their snapshots; the router s
 that had been answered gets the same answer. The requests are those of serve.py.
 """
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: replicas get these classes pickled, and FastAPI must find the types in them.
 import argparse
 import asyncio
 import hashlib
