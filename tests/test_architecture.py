@@ -13,11 +13,11 @@ import sicl
 
 PACKAGE = Path(sicl.__file__).parent
 FLOORS = [
-    {"types", "errors", "spec"},
+    {"types", "errors", "spec", "selective"},
     {"engine", "models", "perturb", "pictures", "states", "corruptions", "metrics"},
     {"adapt", "calibrate", "data", "streams", "train"},
     {"monitor"},
-    {"bench"},
+    {"bench", "predict"},
     {"cli"},
 ]
 FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from sicl.calibrate import TransCal as TransCal
     from sicl.errors import SiclError as SiclError
     from sicl.models.zoo import load_model as load_model
+    from sicl.monitor import Monitor as Monitor
     from sicl.types import Batch as Batch
     from sicl.types import Prediction as Prediction
     from sicl.types import SourceData as SourceData
@@ -67,6 +68,7 @@ _ROOMS = {
     ),
     "sicl.errors": ("SiclError",),
     "sicl.models.zoo": ("load_model",),
+    "sicl.monitor": ("Monitor",),
     "sicl.types": ("Batch", "Prediction", "SourceData"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}

@@ -13,6 +13,8 @@ EXTRAS = {
     "timm": ("timm", 'load_model("timm:NAME")'),
     "torchvision": ("torchvision", 'load_model("torchvision:NAME")'),
     "transformers": ("hf", 'load_model("hf:NAME")'),
+    "prometheus-client": ("prometheus", "a monitor's events as metrics"),
+    "fastapi": ("serve", "examples/serve.py"),
 }
 CORE = ("torch", "numpy", "scipy", "safetensors", "pillow", "rich", "typer")
 
@@ -54,7 +56,7 @@ def _extra(package: str, extra: str, purpose: str) -> str:
     except importlib.metadata.PackageNotFoundError:
         return f"not installed (pip install 'sicl[{extra}]' to {purpose})"
     try:
-        importlib.import_module(package)
+        importlib.import_module(package.replace("-", "_"))
     except Exception as error:  # a broken install must be reported, whatever it raises
         return f"{version}, but importing it fails: {type(error).__name__}"
     return version
