@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from sicl.calibrate import TemperatureScaling as TemperatureScaling
     from sicl.calibrate import TransCal as TransCal
     from sicl.errors import SiclError as SiclError
+    from sicl.models.preprocess import Normalized as Normalized
+    from sicl.models.preprocess import Preprocess as Preprocess
     from sicl.models.zoo import load_model as load_model
     from sicl.types import Batch as Batch
     from sicl.types import Prediction as Prediction
@@ -48,6 +50,7 @@ _ROOMS = {
         "TransCal",
     ),
     "sicl.errors": ("SiclError",),
+    "sicl.models.preprocess": ("Normalized", "Preprocess"),
     "sicl.models.zoo": ("load_model",),
     "sicl.types": ("Batch", "Prediction", "SourceData"),
 }
