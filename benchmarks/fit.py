@@ -20,8 +20,8 @@ from torch import Tensor
 
 import sicl
 from sicl.adapt import Moment
-from sicl.calibrate._invariance import SiclCalibration
-from sicl.calibrate._statistics import LOST, STEPS
+from sicl.calibrate.sicl.calibration import SiclCalibration
+from sicl.calibrate.sicl.statistics import LOST, STEPS
 
 Share = Callable[[Signals], Tensor]
 """The share of the batch's statistics, from what was recorded."""

@@ -19,9 +19,9 @@ from torch import Tensor
 
 import sicl
 from sicl.adapt import Moment
-from sicl.calibrate._base import predicted_probability
-from sicl.calibrate._invariance import SiclCalibration
-from sicl.calibrate._statistics import Statistics
+from sicl.calibrate.sicl.calibration import SiclCalibration
+from sicl.calibrate.sicl.statistics import Statistics
+from sicl.engine.variants import predicted_probability
 
 POWERS = (0.0, 0.15, 0.3)
 

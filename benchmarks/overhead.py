@@ -25,7 +25,7 @@ import torch
 from overhead_ways import COMPILED, OTHERS, SPECS, VARIANTS, Calibrate, Case
 
 import sicl
-from sicl.calibrate._engine import likes_bfloat16
+from sicl.engine.engine import likes_bfloat16
 
 CYCLE = 4
 """Batches in which SICL does everything that it does now and then: it is timed over so many."""

@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import sicl
 from sicl import perturb
 from sicl.adapt import Adapter, Moment
+from sicl.engine.split import Split
 from sicl.models.cifar import ARCHITECTURES
-from sicl.models.split import Split
 
 VARIANTS = 20
 FORTY: dict[str, Any] = {

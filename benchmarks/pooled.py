@@ -17,9 +17,9 @@ from recording import BY_CLASS, Candidate, Job, Signals, study
 
 import sicl
 from sicl.adapt import Adapter, Moment
-from sicl.calibrate._base import predicted_probability
-from sicl.calibrate._invariance import SiclCalibration
+from sicl.calibrate.sicl.calibration import SiclCalibration
 from sicl.corruptions import VALIDATION_CORRUPTIONS
+from sicl.engine.variants import predicted_probability
 
 BATCHES = 8
 LIMITS = (0.65, 0.75, 0.85)

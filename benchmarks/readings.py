@@ -20,12 +20,12 @@ from torch import Tensor
 import sicl
 from sicl import perturb
 from sicl.adapt import METHODS, Moment
-from sicl.calibrate._base import predicted_probability
-from sicl.calibrate._draws import beta
+from sicl.calibrate.sicl.variants import beta
 from sicl.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS
 from sicl.data import load_dataset, source_data
-from sicl.models.norms import batch_statistics
-from sicl.models.split import Split
+from sicl.engine.norms import batch_statistics
+from sicl.engine.split import Split
+from sicl.engine.variants import predicted_probability
 from sicl.streams import Benign
 
 LAYERS = {

@@ -25,18 +25,18 @@ from statistics import median
 import torch
 from rich.console import Console
 
-import sicl.bench.run
-from sicl.bench.cell import Cell
+import sicl.bench.run.run
 from sicl.bench.executors import Finished, Settings
 from sicl.bench.executors.base import Emit
 from sicl.bench.executors.processes import Processes
-from sicl.bench.live import show_summary
-from sicl.bench.plan import load_plan
+from sicl.bench.plan.cell import Cell
+from sicl.bench.plan.plan import load_plan
 from sicl.bench.report import write_report
-from sicl.bench.run import Outcome, run_cell
-from sicl.bench.runner import run_plan
-from sicl.bench.shelf import Shelf
-from sicl.bench.store import Store
+from sicl.bench.run.live import show_summary
+from sicl.bench.run.run import Outcome, run_cell
+from sicl.bench.run.runner import run_plan
+from sicl.bench.run.shelf import Shelf
+from sicl.bench.run.store import Store
 from sicl.calibrate import Panel
 from sicl.types import Prediction
 
@@ -102,7 +102,7 @@ def overhead(n: int, repeats: int) -> dict[str, float]:
     Plan, folder, loading from the shelf, reading batches, metrics and record count as overhead.
     """
     plan, shelf = load_plan(plan_table(1, n)), Shelf()
-    sicl.bench.run.Panel = Timed  # type: ignore[misc]
+    sicl.bench.run.run.Panel = Timed  # type: ignore[misc]
     outside, compute = [], []
     for _ in range(repeats + 1):
         Timed.spent = 0.0

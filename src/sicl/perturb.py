@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from sicl.engine.kernels import variants as triton_variants
 from sicl.errors import InputError
-from sicl.models import triton_variants
 
 EPSILON = 1e-5
 """Added to a standard deviation before dividing by it (dead channels have exactly 0)."""

@@ -12,8 +12,8 @@ from adapt_networks import SPECS, random_images, small_resnet, small_vit, source
 from torch import Tensor, nn
 
 from sicl.adapt import METHODS, Adapter, Moment
+from sicl.engine.norms import norm_layers
 from sicl.errors import InputError, OptionError
-from sicl.models.norms import norm_layers
 
 BOTH = ("before", "after")
 LEARNERS = [name for name in SPECS if name not in ("source", "batchnorm")]

@@ -12,9 +12,9 @@ from sicl.adapt import METHODS, BatchNorm, Eata, Method, Rotta, Sar, Sotta, Tent
 from sicl.adapt._augment import strong_augmentation
 from sicl.adapt._parameters import last_stage_norms
 from sicl.adapt._robustbn import RobustBatchNorm
+from sicl.engine.norms import frozen_statistics, norm_layers, record_statistics
+from sicl.engine.split import Split
 from sicl.errors import InputError, OptionError, UnsupportedModelError
-from sicl.models.norms import frozen_statistics, norm_layers, record_statistics
-from sicl.models.split import Split
 
 
 def test_the_public_names_are_the_registered_methods() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sicl.adapt import Adapter, Method, Moment
-from sicl.bench.plan import Plan, load_plan
+from sicl.bench.plan.plan import Plan, load_plan
 from sicl.calibrate import Calibration, Calibrator
 from sicl.data import Dataset
 from sicl.types import SourceData

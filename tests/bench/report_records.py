@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from sicl.bench.paper import CORRUPTIONS
-from sicl.bench.record import Record, Recorder
+from sicl.bench.run.record import Record, Recorder
 from sicl.types import Batch, Prediction
 
 # How far each calibrator's confidence lies from the truth: an exponent on it and a share of noise.

@@ -10,7 +10,7 @@ import typer
 from own_parts import TINY
 from typer.testing import CliRunner
 
-from sicl.bench.record import load_records
+from sicl.bench.run.record import load_records
 from sicl.cli.bench import bench
 from sicl.cli.paper import app as paper
 from sicl.errors import OptionError

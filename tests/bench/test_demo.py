@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sicl.bench.demo import demo_plan, run_demo, summary, write_demo
+from sicl.bench.run.demo import demo_plan, run_demo, summary, write_demo
 from sicl.errors import OptionError, SiclError
 
 SMALL = {
@@ -61,7 +61,7 @@ def test_an_unknown_method_is_one_sentence_with_the_nearest_name() -> None:
 def test_a_failing_cell_ends_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     """No table is printed over a hole."""
     plan = demo_plan(**{**SMALL, "n": 1})
-    monkeypatch.setattr("sicl.bench.shelf.Shelf.model", _broken)
+    monkeypatch.setattr("sicl.bench.run.shelf.Shelf.model", _broken)
     with pytest.raises(SiclError, match="The demo failed on gaussian_noise: broken"):
         run_demo(plan)
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 from own_parts import TINY
 
-from sicl.bench.cell import Cell
-from sicl.bench.device import choose_device, device_of_worker
 from sicl.bench.executors import Event, Finished, Settings, processes
 from sicl.bench.executors.inline import Inline
 from sicl.bench.executors.processes import Processes
-from sicl.bench.plan import load_plan
-from sicl.bench.run import Outcome, run_cell
-from sicl.bench.runner import run_plan
-from sicl.bench.shelf import Shelf
+from sicl.bench.plan.cell import Cell
+from sicl.bench.plan.plan import load_plan
+from sicl.bench.run.device import choose_device, device_of_worker
+from sicl.bench.run.run import Outcome, run_cell
+from sicl.bench.run.runner import run_plan
+from sicl.bench.run.shelf import Shelf
 from sicl.errors import OptionError, SiclError
 
 
@@ -194,7 +194,7 @@ def test_one_process_whose_gpu_broke_stops_and_the_next_run_goes_on(
 ) -> None:
     """The cell that broke it is recorded; the others are not blamed."""
     plan = load_plan({**TINY, "methods": ["own_parts:Broken", "source"]})
-    monkeypatch.setattr("sicl.bench.run._answers", lambda device: False)
+    monkeypatch.setattr("sicl.bench.run.run._answers", lambda device: False)
     with pytest.raises(SiclError, match=r"no such luck\); the same command goes on"):
         run_plan(plan, tmp_path)
     assert len(list(tmp_path.glob("*seed*.json"))) == 1

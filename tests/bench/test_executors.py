@@ -14,8 +14,8 @@ from sicl.bench.executors import Event, Finished, Settings, Started, make_execut
 from sicl.bench.executors.inline import Inline
 from sicl.bench.executors.processes import Processes, share_of_threads
 from sicl.bench.executors.ray import RayCluster
-from sicl.bench.plan import Plan, load_plan
-from sicl.bench.runner import Result, run_plan
+from sicl.bench.plan.plan import Plan, load_plan
+from sicl.bench.run.runner import Result, run_plan
 from sicl.errors import OptionError
 
 ONE_THREAD = Settings(threads=1)

@@ -9,9 +9,9 @@ import pytest
 
 from sicl.bench.executors import Settings
 from sicl.bench.executors.processes import Processes
-from sicl.bench.live import find_own_modules
-from sicl.bench.plan import load_plan
-from sicl.bench.runner import run_plan
+from sicl.bench.plan.plan import load_plan
+from sicl.bench.run.live import find_own_modules
+from sicl.bench.run.runner import run_plan
 
 MODULE = '''
 from dataclasses import dataclass

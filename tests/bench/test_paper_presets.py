@@ -17,12 +17,12 @@ from sicl.bench.paper import CORRUPTIONS
 from sicl.bench.paper.charts import chart
 from sicl.bench.paper.figures import sheets
 from sicl.bench.paper.presets import CALIBRATORS, PRESETS, Choice
-from sicl.bench.paper.sheets import Sheet, number, pivot
 from sicl.bench.paper.show import _print, show_preset
-from sicl.bench.paper.tables import paper_value
-from sicl.bench.plan import Plan, load_plan
-from sicl.bench.runner import run_plan
-from sicl.bench.schema import Record
+from sicl.bench.plan.plan import Plan, load_plan
+from sicl.bench.run.runner import run_plan
+from sicl.bench.run.schema import Record
+from sicl.bench.tables.printed import paper_value
+from sicl.bench.tables.sheets import Sheet, number, pivot
 from sicl.errors import OptionError
 
 

@@ -13,11 +13,11 @@ from own_parts import TINY
 
 import sicl
 from sicl.adapt import METHODS
-from sicl.bench import registry
-from sicl.bench.cost import cell_images, estimate, shape
-from sicl.bench.declared import Unread, accepts, declared_kind, imported_kind
-from sicl.bench.plan import load_plan
-from sicl.bench.run import make_cell_stream, resolve
+from sicl.bench.plan import registry
+from sicl.bench.plan.cost import cell_images, estimate, shape
+from sicl.bench.plan.declared import Unread, accepts, declared_kind, imported_kind
+from sicl.bench.plan.plan import load_plan
+from sicl.bench.run.run import make_cell_stream, resolve
 from sicl.calibrate import CALIBRATORS
 from sicl.errors import DataError, OptionError
 from sicl.streams import STREAMS
@@ -239,7 +239,7 @@ def test_types_are_checked_by_annotation(annotation: str, good: list[object], ba
 def test_a_thousand_cells_are_planned_without_importing_torch() -> None:
     """Starting must not wait for torch: 15 corruptions x 5 severities x 7 methods x 2 seeds."""
     program = (
-        "import sys; from sicl.bench.plan import load_plan; from sicl.bench.live import show_plan\n"
+        "import sys; from sicl.bench.plan.plan import load_plan; from sicl.bench.run.live import show_plan\n"
         "plan = load_plan({'datasets': ['demo'], 'models': ['demo'], 'seeds': [0, 1],\n"
         "  'methods': ['source', 'batchnorm', 'tent', 'eata', 'sar', 'rotta', 'sotta'],\n"
         "  'streams': [{'name': 'benign', 'severity': [1, 2, 3, 4, 5]}]})\n"

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from own_parts import TINY
 
-from sicl.bench.cell import Cell
 from sicl.bench.executors import Event, Finished, Settings, cluster, ray
 from sicl.bench.executors.cluster import connect, own_paths, require_answer
 from sicl.bench.executors.ray import RayCluster, _room
-from sicl.bench.plan import load_plan
-from sicl.bench.run import Outcome, run_cell
-from sicl.bench.runner import Result, run_plan
+from sicl.bench.plan.cell import Cell
+from sicl.bench.plan.plan import load_plan
+from sicl.bench.run.run import Outcome, run_cell
+from sicl.bench.run.runner import Result, run_plan
 from sicl.errors import OptionError, SiclError
 
 

@@ -19,14 +19,14 @@ import pytest
 from own_parts import deadly_plan
 
 from sicl.bench.executors import Settings
-from sicl.bench.plan import Plan
-from sicl.bench.runner import run_plan
+from sicl.bench.plan.plan import Plan
+from sicl.bench.run.runner import run_plan
 
 pytest.importorskip("ray")
 
 PROGRAM = (
     "import json, sys; from sicl.bench.executors import Settings, make_executor\n"
-    "from sicl.bench.plan import load_plan; from sicl.bench.runner import run_plan\n"
+    "from sicl.bench.plan.plan import load_plan; from sicl.bench.run.runner import run_plan\n"
     "table, folder, address, workers = sys.argv[1:]\n"
     "executor = make_executor('ray', workers=int(workers), address=address or None)\n"
     "run_plan(load_plan(json.loads(table)), folder, executor=executor, settings=Settings(threads=1))"

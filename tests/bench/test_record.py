@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from sicl import metrics
-from sicl.bench.files import write_atomic
-from sicl.bench.record import Record, Recorder, load_records, record_from_predictions
-from sicl.bench.schema import planned_cells
+from sicl.bench.run.files import write_atomic
+from sicl.bench.run.record import Record, Recorder, load_records, record_from_predictions
+from sicl.bench.run.schema import planned_cells
 from sicl.errors import DataError, InputError, OptionError
 from sicl.types import OOD_LABEL, Batch, Prediction
 

@@ -15,12 +15,13 @@ import pytest
 from report_records import cell, failed, many, some
 
 from sicl.bench.paper import CORRUPTIONS
-from sicl.bench.record import Record
 from sicl.bench.report import write_report, write_reports
-from sicl.bench.report.names import METRICS
 from sicl.bench.report.page import html_page
-from sicl.bench.report.pool import mean_over_time, pooled_bins
-from sicl.bench.report.summary import (
+from sicl.bench.report.text import comma_separated, latex, markdown
+from sicl.bench.run.record import Record
+from sicl.bench.tables.names import METRICS
+from sicl.bench.tables.pool import mean_over_time, pooled_bins
+from sicl.bench.tables.summary import (
     cell_winners,
     compare_with_paper,
     group_records,
@@ -28,8 +29,7 @@ from sicl.bench.report.summary import (
     mean_winners,
     winners,
 )
-from sicl.bench.report.svg import nice_top, spread_labels, ticks
-from sicl.bench.report.text import comma_separated, latex, markdown
+from sicl.bench.tables.svg import nice_top, spread_labels, ticks
 from sicl.errors import DataError, OptionError
 
 VOID = {"meta", "input", "br", "link"}

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from sicl.bench.paper import CORRUPTIONS, inconsistencies, paper_value, paper_wins
-from sicl.bench.paper.tables import CALIBRATORS
+from sicl.bench.tables.printed import CALIBRATORS
 from sicl.errors import OptionError
 
 METHODS = ("tent", "eata", "sar", "rotta", "sotta")

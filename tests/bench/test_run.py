@@ -20,16 +20,16 @@ from own_parts import TINY
 from rich.console import Console
 
 import sicl
-from sicl.bench.cell import Cell
 from sicl.bench.executors import Event, Finished, Stepped
-from sicl.bench.live import LiveReport, show_plan, show_summary
-from sicl.bench.plan import load_plan
-from sicl.bench.progress import Display, duration
-from sicl.bench.record import record_from_predictions
-from sicl.bench.run import Progress, fetched, run_cell
-from sicl.bench.runner import run_plan
-from sicl.bench.schema import Record
-from sicl.bench.shelf import Shelf, weights_checksum
+from sicl.bench.plan.cell import Cell
+from sicl.bench.plan.plan import load_plan
+from sicl.bench.run.live import LiveReport, show_plan, show_summary
+from sicl.bench.run.progress import Display, duration
+from sicl.bench.run.record import record_from_predictions
+from sicl.bench.run.run import Progress, fetched, run_cell
+from sicl.bench.run.runner import run_plan
+from sicl.bench.run.schema import Record
+from sicl.bench.run.shelf import Shelf, weights_checksum
 from sicl.types import OOD_LABEL, Batch, Prediction
 
 
@@ -172,7 +172,8 @@ def test_a_killed_run_goes_on_to_the_same_results(tmp_path: Path) -> None:
     """kill -9 after the first record: the next run computes the rest, and nothing twice."""
     table = {**TINY, "methods": ["source", "tent", "batchnorm"]}
     program = (
-        "import json, sys, time; from sicl.bench.plan import load_plan; from sicl.bench.runner import run_plan\n"
+        "import json, sys, time; from sicl.bench.plan.plan import load_plan\n"
+        "from sicl.bench.run.runner import run_plan\n"
         "run_plan(load_plan(json.loads(sys.argv[1])), sys.argv[2], watch=lambda event: time.sleep(0.1))"
     )
     command = [sys.executable, "-c", program, json.dumps(table), str(tmp_path / "killed")]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from own_parts import TINY
 
-from sicl.bench.plan import load_plan
-from sicl.bench.record import Record, load_records
-from sicl.bench.run import Outcome, run_cell
-from sicl.bench.store import Store
+from sicl.bench.plan.plan import load_plan
+from sicl.bench.run.record import Record, load_records
+from sicl.bench.run.run import Outcome, run_cell
+from sicl.bench.run.store import Store
 from sicl.errors import DataError
 
 PLAN = load_plan(TINY)

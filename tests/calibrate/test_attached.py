@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 import sicl
 from sicl.adapt import Adapter
-from sicl.calibrate._attached import Attached
-from sicl.calibrate._members import Engines
+from sicl.calibrate.sicl.anchor import Attached
+from sicl.calibrate.sicl.questions import Engines
 from sicl.data import load_dataset, source_data
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import sicl
-from sicl.calibrate._guard import collapse, effective_classes
+from sicl.calibrate.sicl.collapse import collapse, effective_classes
 
 
 def _network() -> nn.Module:

@@ -11,13 +11,14 @@ from calibrate_networks import SmallNet, images
 from torch import Tensor, nn
 
 import sicl
-from sicl.calibrate import _invariance, _look
-from sicl.calibrate._capture import Lanes
-from sicl.calibrate._engine import Engine, EngineOptions
-from sicl.calibrate._look import Look, Looks
-from sicl.calibrate._variants import Votes
-from sicl.models.norms import batch_norms
-from sicl.models.split import Split
+from sicl.calibrate.sicl import calibration as _invariance
+from sicl.calibrate.sicl import look as _look
+from sicl.calibrate.sicl.look import Look, Looks
+from sicl.engine.engine import Engine, EngineOptions
+from sicl.engine.graphs import Lanes
+from sicl.engine.norms import batch_norms
+from sicl.engine.split import Split
+from sicl.engine.variants import Votes
 
 
 class Bypassed(SmallNet):

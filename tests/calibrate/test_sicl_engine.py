@@ -12,8 +12,8 @@ from torch import Tensor
 
 import sicl
 from sicl.adapt import Adapter
+from sicl.engine.norms import batch_norms
 from sicl.errors import OptionError
-from sicl.models.norms import batch_norms
 
 ENGINES = ("plain", "twin", "fused")
 

@@ -10,14 +10,14 @@ from torch import Tensor
 
 import sicl
 from sicl.calibrate import Calibrated
-from sicl.calibrate._invariance import SiclCalibration
-from sicl.calibrate._mixed import Mixed
+from sicl.calibrate.sicl.calibration import SiclCalibration
+from sicl.calibrate.sicl.mixed import Mixed
 from sicl.corruptions import corrupt
 from sicl.data import load_dataset
+from sicl.engine.norms import batch_norms, fresh_statistics
+from sicl.engine.split import Split
 from sicl.errors import OptionError
 from sicl.metrics import auroc
-from sicl.models.norms import batch_norms, fresh_statistics
-from sicl.models.split import Split
 
 METHODS = {"source": sicl.Source(), "rotta": sicl.Rotta()}
 

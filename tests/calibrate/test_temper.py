@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import sicl
 from sicl.adapt import Moment
-from sicl.calibrate._temper import OVERCONFIDENT, Temper, lowest
+from sicl.calibrate.sicl.temper import OVERCONFIDENT, Temper, lowest
 from sicl.data import load_dataset
 
 

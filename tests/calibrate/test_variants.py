@@ -11,12 +11,14 @@ from calibrate_networks import images, small_net
 from torch import Tensor, nn
 
 from sicl import perturb
-from sicl.calibrate._budget import ROUNDS, Settling, standard_error
-from sicl.calibrate._capture import Lanes
-from sicl.calibrate._casting import Casting, Kind, shared
-from sicl.calibrate._engine import Engine, EngineOptions
-from sicl.calibrate._members import Engines
-from sicl.calibrate._variants import (
+from sicl.calibrate.sicl.budget import ROUNDS, Settling, standard_error
+from sicl.calibrate.sicl.casting import Casting, Kind, shared
+from sicl.calibrate.sicl.questions import Engines
+from sicl.engine.engine import Engine, EngineOptions
+from sicl.engine.graphs import Lanes
+from sicl.engine.norms import batch_norms
+from sicl.engine.split import Split
+from sicl.engine.variants import (
     ContentVariants,
     GivenVariants,
     JoinedVariants,
@@ -26,8 +28,6 @@ from sicl.calibrate._variants import (
 )
 from sicl.errors import OptionError
 from sicl.models.cifar import resnet18, resnet50
-from sicl.models.norms import batch_norms
-from sicl.models.split import Split
 from sicl.models.vit import VisionTransformer
 
 

@@ -9,11 +9,11 @@ import torch
 from engine_networks import build, images
 from torch import Tensor
 
-from sicl.models.fused import FusedSuffix
-from sicl.models.kernels import Kernels, kernels_for
-from sicl.models.norms import batch_norms, grouped_batch_norm
-from sicl.models.split import Split
-from sicl.models.twin import CannotTwin, Twin
+from sicl.engine.kernels.vendor import Kernels, kernels_for
+from sicl.engine.norms import batch_norms, grouped_batch_norm
+from sicl.engine.split import Split
+from sicl.engine.trace import FusedSuffix
+from sicl.engine.twin import CannotTwin, Twin
 
 
 def suffix_of(
@@ -94,7 +94,7 @@ def test_norms_of_stacked_batches_take_what_follows_them(monkeypatch: pytest.Mon
     own = kernels_for(torch.device("cpu"))
     if own is None:
         pytest.skip("no oneDNN")
-    monkeypatch.setattr("sicl.models.fused.kernels_for", lambda _d: Kernels(own.relu, own.add_relu, norm))
+    monkeypatch.setattr("sicl.engine.trace.kernels_for", lambda _d: Kernels(own.relu, own.add_relu, norm))
     _, stacked, suffix, expected = suffix_of("resnet18", batchwise=True, frozen=False)
     suffix.settle(stacked)
     calls.clear()
@@ -118,7 +118,7 @@ def test_prepare_follows_the_live_network() -> None:
 def test_kernels_that_give_something_else_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fused kernel is believed only after it gave the plain one's logits."""
     wrong = Kernels(lambda x, w, b, *rest: torch.convolution(x, w, b, *rest[:6]) * 3, lambda *a: a[0])
-    monkeypatch.setattr("sicl.models.fused.kernels_for", lambda _device: wrong)
+    monkeypatch.setattr("sicl.engine.trace.kernels_for", lambda _device: wrong)
     _, stacked, suffix, expected = suffix_of("resnet18", batchwise=False, frozen=True)
     suffix.settle(stacked)
     assert torch.allclose(suffix(stacked), expected, atol=1e-4)

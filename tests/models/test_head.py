@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sicl.engine.head import find_head, penultimate
 from sicl.errors import OptionError, UnsupportedModelError
 from sicl.models.cifar import resnet18
-from sicl.models.head import find_head, penultimate
 from sicl.models.vit import VisionTransformer
 
 

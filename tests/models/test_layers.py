@@ -6,8 +6,8 @@ import pytest
 from engine_networks import build
 from torch import nn
 
+from sicl.engine.cut import Point, find_point, find_stages
 from sicl.errors import OptionError, UnsupportedModelError
-from sicl.models.layers import Point, find_point, find_stages
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import torch
 from engine_networks import build, images
 from torch import Tensor, nn
 
-from sicl.errors import UnsupportedModelError
-from sicl.models.norms import (
+from sicl.engine.norms import (
     batch_norms,
     batch_statistics,
     frozen_statistics,
@@ -21,6 +20,7 @@ from sicl.models.norms import (
     record_statistics,
     running_statistics,
 )
+from sicl.errors import UnsupportedModelError
 
 Mode = Callable[[nn.Module], AbstractContextManager[object]]
 MODES: dict[str, Mode] = {

@@ -11,9 +11,9 @@ from engine_networks import NETWORKS, build, images
 from test_norms import same, snapshot
 from torch import Tensor, nn
 
+from sicl.engine.norms import batch_norms, batch_statistics
+from sicl.engine.split import Split
 from sicl.errors import InputError, UnsupportedModelError
-from sicl.models.norms import batch_norms, batch_statistics
-from sicl.models.split import Split
 
 
 def size_of(name: str) -> int:

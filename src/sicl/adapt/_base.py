@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from sicl.adapt._presets import Architecture, Preset, preset_options
+from sicl.engine.split import logits_of
 from sicl.errors import InputError, UnsupportedModelError, require_choice
-from sicl.models.split import logits_of
 from sicl.types import SourceData
 
 When = Literal["before", "after"]

@@ -8,9 +8,9 @@ from typing import Literal
 
 from torch import nn
 
+from sicl.engine.cut import find_stages
+from sicl.engine.norms import batch_norms, norm_layers
 from sicl.errors import UnsupportedModelError
-from sicl.models.layers import find_stages
-from sicl.models.norms import batch_norms, norm_layers
 
 Layers = Literal["all", "not_last_stage"]
 

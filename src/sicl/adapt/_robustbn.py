@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from sicl.engine.norms import batch_norms
 from sicl.errors import UnsupportedModelError
-from sicl.models.norms import batch_norms
 
 
 class _Normalise(torch.autograd.Function):

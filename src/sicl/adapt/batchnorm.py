@@ -9,8 +9,8 @@ from torch import nn
 from sicl.adapt._base import Adapter, Method
 from sicl.adapt._parameters import use_batch_statistics
 from sicl.adapt.source import SourceAdapter
+from sicl.engine.norms import batch_norms
 from sicl.errors import UnsupportedModelError
-from sicl.models.norms import batch_norms
 from sicl.types import SourceData
 
 

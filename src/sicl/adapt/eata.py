@@ -14,8 +14,8 @@ from sicl.adapt._base import Adapter, Method
 from sicl.adapt._entropy import entropy
 from sicl.adapt._optim import Learner, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
+from sicl.engine.split import logits_of
 from sicl.errors import InputError, OptionError, require_between, require_positive
-from sicl.models.split import logits_of
 from sicl.types import SourceData
 
 

@@ -17,8 +17,8 @@ from sicl.adapt._memory import BalancedMemory, due_parts
 from sicl.adapt._optim import Learner, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, training
 from sicl.adapt._robustbn import RobustBatchNorm, swap_batch_norms
+from sicl.engine.split import logits_of
 from sicl.errors import OptionError, require_between, require_positive
-from sicl.models.split import logits_of
 from sicl.types import SourceData
 
 

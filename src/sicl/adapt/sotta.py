@@ -15,8 +15,8 @@ from sicl.adapt._memory import ConfidentMemory, due_parts
 from sicl.adapt._optim import Learner, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, training
 from sicl.adapt._sam import Sam
+from sicl.engine.norms import batch_norms
 from sicl.errors import OptionError, require_between, require_positive
-from sicl.models.norms import batch_norms
 from sicl.types import SourceData
 
 

@@ -3,7 +3,7 @@
 from sicl.calibrate._base import Calibrated, Calibration, Calibrator, Panel, require_source
 from sicl.calibrate.mc_dropout import McDropout
 from sicl.calibrate.pseudocal import PseudoCal
-from sicl.calibrate.sicl import SICL
+from sicl.calibrate.sicl.spec import SICL
 from sicl.calibrate.softmax import Softmax
 from sicl.calibrate.temperature_scaling import TemperatureScaling
 from sicl.calibrate.transcal import TransCal

@@ -172,8 +172,3 @@ def require_source(source: SourceData | None, *, calibrator: str) -> SourceData:
             f"`{calibrator}` needs labelled source data: pass `source=SourceData(images, labels)` to `attach`."
         )
     return source
-
-
-def predicted_probability(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return softmax(logits)[label] of each row, in float32."""
-    return logits.float().softmax(dim=-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)

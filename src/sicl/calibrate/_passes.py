@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from sicl.models.norms import protected_statistics
-from sicl.models.split import logits_of
+from sicl.engine.norms import protected_statistics
+from sicl.engine.split import logits_of
 from sicl.types import SourceData
 
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from sicl.adapt import Adapter, Moment
 from sicl.calibrate._base import Calibration, Calibrator
-from sicl.calibrate._engine import PRECISIONS, likes_bfloat16, rows_that_fit
 from sicl.calibrate._passes import device_of
+from sicl.engine.cut import find_stages
+from sicl.engine.engine import PRECISIONS, likes_bfloat16, rows_that_fit
+from sicl.engine.split import Split
 from sicl.errors import OptionError, UnsupportedModelError, require_choice, require_positive
-from sicl.models.layers import find_stages
-from sicl.models.split import Split
 from sicl.types import Prediction, SourceData
 
 

@@ -8,10 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from sicl.adapt import Adapter, Moment
-from sicl.calibrate._base import Calibration, Calibrator, predicted_probability
+from sicl.calibrate._base import Calibration, Calibrator
 from sicl.calibrate._memory import Recent
 from sicl.calibrate._mixup import MIX, Pairs, mixed_logits
 from sicl.calibrate._temperature import FEWEST, Warned, fit_temperature
+from sicl.engine.variants import predicted_probability
 from sicl.errors import OptionError, require_positive
 from sicl.types import SourceData
 

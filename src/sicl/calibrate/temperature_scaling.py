@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from sicl.adapt import Adapter, Moment
-from sicl.calibrate._base import Calibration, Calibrator, predicted_probability, require_source
+from sicl.calibrate._base import Calibration, Calibrator, require_source
 from sicl.calibrate._passes import as_it_predicts, batches, draw_source, is_due
 from sicl.calibrate._temperature import Warned, fit_temperature
+from sicl.engine.norms import running_statistics
+from sicl.engine.split import logits_of
+from sicl.engine.variants import predicted_probability
 from sicl.errors import OptionError, require_positive
-from sicl.models.norms import running_statistics
-from sicl.models.split import logits_of
 from sicl.types import SourceData
 
 

@@ -12,13 +12,14 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from sicl.adapt import Adapter, Moment
-from sicl.calibrate._base import Calibration, Calibrator, predicted_probability, require_source
+from sicl.calibrate._base import Calibration, Calibrator, require_source
 from sicl.calibrate._density import density_ratio
 from sicl.calibrate._memory import Recent
 from sicl.calibrate._passes import as_it_predicts, batches, draw_source, is_due
 from sicl.calibrate._temperature import HIGHEST, Warned, fit_temperature
+from sicl.engine.head import find_head, penultimate
+from sicl.engine.variants import predicted_probability
 from sicl.errors import InputError, require_positive
-from sicl.models.head import find_head, penultimate
 from sicl.types import SourceData
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 if TYPE_CHECKING:
-    from sicl.bench.plan import Plan
-    from sicl.bench.runner import Result
+    from sicl.bench.plan.plan import Plan
+    from sicl.bench.run.runner import Result
 
 HELP = {
     "plan": "The plan, a TOML file; see docs/benchmark.md.",
@@ -66,7 +66,7 @@ class Launch:
     def run(self, plan: Plan, folder: Path) -> Result:
         """Run a plan under a live display."""
         from sicl.bench.executors import make_executor
-        from sicl.bench.live import run_live
+        from sicl.bench.run.live import run_live
 
         executor = make_executor(
             self.executor,
@@ -110,8 +110,8 @@ def bench(
 
     A run can be stopped or killed at any moment; the same command goes on where it stopped.
     """
-    from sicl.bench.live import find_own_modules, show_plan
-    from sicl.bench.plan import load_plan
+    from sicl.bench.plan.plan import load_plan
+    from sicl.bench.run.live import find_own_modules, show_plan
 
     where = (data, device, executor, workers, address, gpus, cpus, retries, threads, predictions, cache)
     find_own_modules(plan.parent)

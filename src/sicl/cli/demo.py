@@ -38,8 +38,8 @@ def demo(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from sicl.bench.demo import demo_plan, run_demo, write_demo
-    from sicl.bench.device import choose_device
+    from sicl.bench.run.demo import demo_plan, run_demo, write_demo
+    from sicl.bench.run.device import choose_device
 
     console = Console(highlight=False)
     plan = demo_plan(
@@ -76,8 +76,8 @@ def _names(text: str) -> list[str]:
 def _table(records: object) -> Table:
     from rich.table import Table
 
-    from sicl.bench.demo import summary
-    from sicl.bench.report.names import calibrator_name
+    from sicl.bench.run.demo import summary
+    from sicl.bench.tables.names import calibrator_name
 
     rows = summary(records)  # type: ignore[arg-type]
     table = Table(title="How far can the confidence be trusted?", title_justify="left")

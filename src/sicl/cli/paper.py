@@ -102,7 +102,7 @@ def show(
     """Put the records of an earlier run beside the paper's numbers; runs nothing, needs no data."""
     from sicl.bench.paper.presets import PRESETS
     from sicl.bench.paper.show import show_preset
-    from sicl.bench.schema import load_records
+    from sicl.bench.run.schema import load_records
     from sicl.errors import require_choice
 
     require_choice(PRESETS, name=name)
@@ -110,8 +110,8 @@ def show(
 
 
 def _run(name: str, options: dict[str, Any], out: Path | None, launch: Launch, dry_run: bool) -> None:
-    from sicl.bench.live import show_plan
     from sicl.bench.paper.presets import PRESETS, Choice
+    from sicl.bench.run.live import show_plan
     from sicl.errors import require_choice
 
     require_choice(PRESETS, name=name)

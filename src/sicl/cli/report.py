@@ -29,7 +29,7 @@ def report(
 ) -> None:
     """Make a report: an HTML page that needs no network, or Markdown, CSV and LaTeX tables."""
     from sicl.bench.report import FORMATS, write_reports
-    from sicl.bench.schema import load_records, planned_cells
+    from sicl.bench.run.schema import load_records, planned_cells
 
     records, planned = load_records(folder), planned_cells(folder)
     formats = list(FORMATS) if format is Format.all else [format.value]

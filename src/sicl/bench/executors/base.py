@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from sicl.bench.cell import Cell
+from sicl.bench.plan.cell import Cell
 
 if TYPE_CHECKING:
-    from sicl.bench.run import Outcome, Progress
-    from sicl.bench.shelf import Shelf
+    from sicl.bench.run.run import Outcome, Progress
+    from sicl.bench.run.shelf import Shelf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,8 @@ class Settings:
         """Return an empty shelf for one worker, in the worker's own process."""
         import torch
 
-        from sicl.bench.device import choose_device, device_of_worker
-        from sicl.bench.shelf import Shelf
+        from sicl.bench.run.device import choose_device, device_of_worker
+        from sicl.bench.run.shelf import Shelf
 
         if self.threads is not None:
             torch.set_num_threads(self.threads)

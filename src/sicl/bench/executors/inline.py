@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sicl.bench.cell import Cell
-from sicl.bench.device import choose_device
 from sicl.bench.executors.base import Emit, Finished, Settings, Started, Stepped
+from sicl.bench.plan.cell import Cell
+from sicl.bench.run.device import choose_device
 from sicl.errors import SiclError
 
 
@@ -21,7 +21,7 @@ class Inline:
 
     def run(self, cells: Sequence[Cell], settings: Settings, emit: Emit) -> None:
         """Run the cells; see `Executor`."""
-        from sicl.bench.run import Progress, run_cell
+        from sicl.bench.run.run import Progress, run_cell
 
         shelf = settings.shelf()
         for cell in cells:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sicl.bench.cell import Cell
+from sicl.bench.plan.cell import Cell
 
 if TYPE_CHECKING:
-    from sicl.bench.run import Outcome
+    from sicl.bench.run.run import Outcome
 
 
 def often(times: int) -> str:
@@ -17,7 +17,7 @@ def often(times: int) -> str:
 
 def lost_cell(cell: Cell, reason: str) -> Outcome:
     """Return a failed outcome; a lost cell stays visible in every average."""
-    from sicl.bench.record import Recorder
-    from sicl.bench.run import Outcome
+    from sicl.bench.run.record import Recorder
+    from sicl.bench.run.run import Outcome
 
     return Outcome(Recorder(**cell.identity).failed(f"The cell was lost: {reason}.", spec=dict(cell.spec)))

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from sicl.bench.cell import Cell
-from sicl.bench.device import choose_device
 from sicl.bench.executors.base import Emit, Finished, Settings, Started, Stepped
 from sicl.bench.executors.lost import lost_cell, often
+from sicl.bench.plan.cell import Cell
+from sicl.bench.run.device import choose_device
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -166,7 +166,7 @@ def _work(connection: Connection, index: int, settings: Settings) -> None:
 
     # Ctrl-C reaches the whole group; the parent decides, and ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from sicl.bench.run import run_cell
+    from sicl.bench.run.run import run_cell
 
     shelf = settings.shelf(index)
     teller = _Teller(connection)

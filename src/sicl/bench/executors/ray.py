@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sicl.bench.cell import Cell
 from sicl.bench.executors.base import Emit, Finished, Settings, Started
 from sicl.bench.executors.cluster import connect, import_ray
 from sicl.bench.executors.lost import lost_cell, often
+from sicl.bench.plan.cell import Cell
 from sicl.errors import OptionError, SiclError, require_positive
 
 if TYPE_CHECKING:
-    from sicl.bench.run import Outcome
+    from sicl.bench.run.run import Outcome
 
 GROWTH_S = 900.0
 """How long a cluster without room may take to grow."""
@@ -170,7 +170,7 @@ class _Actor:
         """Answer once the worker is there."""
 
     def run(self, cell: Cell) -> Outcome:
-        from sicl.bench.run import run_cell
+        from sicl.bench.run.run import run_cell
 
         return run_cell(cell, self._shelf, predictions=self._settings.predictions)
 

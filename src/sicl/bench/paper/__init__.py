@@ -1,6 +1,6 @@
 """The paper's tables as data, so that every result can stand beside the printed one."""
 
-from sicl.bench.paper.tables import (
+from sicl.bench.tables.printed import (
     CORRUPTIONS,
     Inconsistency,
     inconsistencies,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from html import escape
 
-from sicl.bench.paper.sheets import Sheet, number
-from sicl.bench.report.svg import Scale, nice_top, tag, text, ticks
+from sicl.bench.tables.sheets import Sheet, number
+from sicl.bench.tables.svg import Scale, nice_top, tag, text, ticks
 
 WIDTH, HEIGHT = 720, 360
 FEW = 6

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sicl.bench.paper.beside import beside, beside_by_corruption
 from sicl.bench.paper.reliability import over_time_and_reliability
-from sicl.bench.paper.sheets import Pick, Sheet, pivot
-from sicl.bench.schema import Record
+from sicl.bench.run.schema import Record
+from sicl.bench.tables.beside import beside, beside_by_corruption
+from sicl.bench.tables.sheets import Pick, Sheet, pivot
 
 
 def sheets(preset: str, records: Sequence[Record], folder: Path) -> list[Sheet]:

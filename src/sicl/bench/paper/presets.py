@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sicl.bench.paper.tables import CORRUPTIONS
-from sicl.bench.plan import Plan, load_plan
+from sicl.bench.plan.plan import Plan, load_plan
+from sicl.bench.tables.printed import CORRUPTIONS
 from sicl.errors import OptionError, require_choice
 
 METHODS = ("tent", "eata", "sar", "rotta", "sotta")

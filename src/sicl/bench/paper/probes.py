@@ -14,12 +14,12 @@ from sicl import perturb
 from sicl.adapt import Adapter, Moment
 from sicl.calibrate import Calibration, Calibrator
 from sicl.calibrate._base import require_source
-from sicl.calibrate._draws import beta
 from sicl.calibrate._passes import as_it_predicts, batches, device_of
 from sicl.calibrate.mc_dropout import dropout_places
+from sicl.calibrate.sicl.variants import beta
+from sicl.engine.split import Split
 from sicl.errors import OptionError, UnsupportedModelError, require_choice, require_positive
 from sicl.metrics import ClassStatistics, style_variance
-from sicl.models.split import Split
 from sicl.types import SourceData
 
 STAGES = 4

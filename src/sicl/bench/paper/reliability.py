@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sicl.bench.cell import Cell
-from sicl.bench.paper.sheets import Sheet
-from sicl.bench.schema import Record
-from sicl.bench.store import Store
+from sicl.bench.plan.cell import Cell
+from sicl.bench.run.schema import Record
+from sicl.bench.run.store import Store
+from sicl.bench.tables.sheets import Sheet
 from sicl.errors import DataError
 
 FIRST_AND_LAST = 1000

@@ -8,13 +8,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from sicl.bench.files import write_atomic
 from sicl.bench.paper.charts import chart, is_numeric
 from sicl.bench.paper.figures import sheets
 from sicl.bench.paper.presets import PRESETS
-from sicl.bench.paper.sheets import Row, Sheet, number
-from sicl.bench.progress import make_console
-from sicl.bench.schema import Record
+from sicl.bench.run.files import write_atomic
+from sicl.bench.run.progress import make_console
+from sicl.bench.run.schema import Record
+from sicl.bench.tables.sheets import Row, Sheet, number
 
 LONG, SHOWN = 40, 12
 """Lines with more points than the first are printed with the second; other sheets of that length are not."""

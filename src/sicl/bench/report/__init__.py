@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from sicl.bench.files import write_atomic
 from sicl.bench.report.page import html_page
 from sicl.bench.report.text import comma_separated, latex, markdown
-from sicl.bench.schema import Record
+from sicl.bench.run.files import write_atomic
+from sicl.bench.run.schema import Record
 from sicl.errors import DataError, require_choice
 
 __all__ = ["FORMATS", "write_report", "write_reports"]

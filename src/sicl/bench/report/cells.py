@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sicl.bench.report.names import METRICS, MISSING, calibrator_name, domain_name
 from sicl.bench.report.parts import cell, identity_cells, identity_heads, left, sortable
-from sicl.bench.report.summary import Group, cell_winners
-from sicl.bench.report.svg import tag
-from sicl.bench.schema import Record
+from sicl.bench.run.schema import Record
+from sicl.bench.tables.names import METRICS, MISSING, calibrator_name, domain_name
+from sicl.bench.tables.summary import Group, cell_winners
+from sicl.bench.tables.svg import tag
 
 Column = tuple[str, Callable[[Record], int | None]]
 COLUMNS: tuple[Column, ...] = (("Severity", lambda r: r.severity), ("Seed", lambda r: r.seed))

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from sicl.bench.report.names import calibrator_name, short_domain
-from sicl.bench.report.pool import Bins, Curve
-from sicl.bench.report.svg import Frame, Scale, nice_top, number, polyline, spread_labels, tag, text, ticks
+from sicl.bench.tables.names import calibrator_name, short_domain
+from sicl.bench.tables.pool import Bins, Curve
+from sicl.bench.tables.svg import Frame, Scale, nice_top, number, polyline, spread_labels, tag, text, ticks
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,6 @@ from importlib.resources import files
 from sicl import __version__
 from sicl.bench.report.cells import cells_table
 from sicl.bench.report.charts import colour
-from sicl.bench.report.names import (
-    CALIBRATORS,
-    METRICS,
-    Metric,
-    calibrator_name,
-    dataset_name,
-    method_name,
-    model_name,
-    stream_name,
-)
 from sicl.bench.report.panels import group_panels
 from sicl.bench.report.parts import (
     MAX_DOTS,
@@ -34,7 +24,18 @@ from sicl.bench.report.parts import (
     tabs,
 )
 from sicl.bench.report.setup import setup_section
-from sicl.bench.report.summary import (
+from sicl.bench.run.schema import Record
+from sicl.bench.tables.names import (
+    CALIBRATORS,
+    METRICS,
+    Metric,
+    calibrator_name,
+    dataset_name,
+    method_name,
+    model_name,
+    stream_name,
+)
+from sicl.bench.tables.summary import (
     Group,
     calibrators_of,
     cell_winners,
@@ -45,8 +46,7 @@ from sicl.bench.report.summary import (
     mean_winners,
     metrics_of,
 )
-from sicl.bench.report.svg import tag
-from sicl.bench.schema import Record
+from sicl.bench.tables.svg import tag
 
 DARK = """
   color-scheme: dark;

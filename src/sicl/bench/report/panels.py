@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from html import escape
 
 from sicl.bench.report.charts import Line, colour, line_chart, percent, reliability_diagram, thousands
-from sicl.bench.report.names import METRICS, calibrator_name, short_calibrator
 from sicl.bench.report.parts import heat_map, short_title, tabs
-from sicl.bench.report.pool import Curve, mean_over_time, mean_risk_coverage, pooled_bins
-from sicl.bench.report.summary import Group, calibrators_of, cell_name, domains_of, mean_accuracy, mean_metric
-from sicl.bench.report.svg import tag
-from sicl.bench.schema import Record
+from sicl.bench.run.schema import Record
+from sicl.bench.tables.names import METRICS, calibrator_name, short_calibrator
+from sicl.bench.tables.pool import Curve, mean_over_time, mean_risk_coverage, pooled_bins
+from sicl.bench.tables.summary import Group, calibrators_of, cell_name, domains_of, mean_accuracy, mean_metric
+from sicl.bench.tables.svg import tag
 
 MAX_CELL_PANELS = 60
 MAX_GROUP_PANELS = 100

@@ -8,7 +8,8 @@ from html import escape
 import numpy as np
 
 from sicl.bench.report.charts import colour, percent
-from sicl.bench.report.names import (
+from sicl.bench.run.schema import Record
+from sicl.bench.tables.names import (
     MISSING,
     Metric,
     calibrator_name,
@@ -19,10 +20,9 @@ from sicl.bench.report.names import (
     short_domain,
     stream_name,
 )
-from sicl.bench.report.pool import Array
-from sicl.bench.report.summary import Group, Mean, mean_domain_ece, mean_metric, winners
-from sicl.bench.report.svg import nice_top, tag, ticks
-from sicl.bench.schema import Record
+from sicl.bench.tables.pool import Array
+from sicl.bench.tables.summary import Group, Mean, mean_domain_ece, mean_metric, winners
+from sicl.bench.tables.svg import nice_top, tag, ticks
 
 MAX_DOTS = 200
 MAX_TABS = 12

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from sicl.bench.report.svg import tag
-from sicl.bench.schema import Record
+from sicl.bench.run.schema import Record
+from sicl.bench.tables.svg import tag
 
 MAX_VALUES = 12
 MAX_FULL = 60

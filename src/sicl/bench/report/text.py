@@ -7,8 +7,8 @@ import io
 import re
 from collections.abc import Sequence
 
-from sicl.bench.paper.tables import printed_value
-from sicl.bench.report.names import (
+from sicl.bench.run.schema import Record
+from sicl.bench.tables.names import (
     METRICS,
     MISSING,
     Metric,
@@ -18,7 +18,8 @@ from sicl.bench.report.names import (
     model_name,
     stream_name,
 )
-from sicl.bench.report.summary import (
+from sicl.bench.tables.printed import printed_value
+from sicl.bench.tables.summary import (
     Group,
     Mean,
     calibrators_of,
@@ -28,7 +29,6 @@ from sicl.bench.report.summary import (
     mean_metric,
     mean_winners,
 )
-from sicl.bench.schema import Record
 
 MAIN = ("ece", "cumulative_ece", "brier", "nll", "auroc", "aurc")
 IDENTITY = ("dataset", "model", "method", "stream", "corruption", "severity", "seed")

@@ -1,0 +1,1 @@
+"""Plans: a TOML file or a table becomes cells."""

@@ -1,0 +1,106 @@
+"""What a plan will cost, roughly, before anything is loaded."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from sicl.bench.plan.cell import Cell
+from sicl.bench.plan.plan import Plan
+
+IMAGES = {
+    "demo": 1500,
+    "cifar10": 10_000,
+    "cifar100": 10_000,
+    "imagenet": 50_000,
+    "mnist": 10_000,
+    "svhn": 26_032,
+    "noise": 10_000,
+}
+PROTOCOLS = {"1k": 1000, "5k": 5000, "50k": 50_000}
+UNKNOWN_IMAGES = 10_000
+
+GIGAFLOPS = {"demo": 0.07, "resnet18": 1.1, "resnet50": 2.6, "resnet101": 5.0, "vit": 1.3}
+"""Multiply-adds x 2 of one forward pass at 32 pixels."""
+IMAGENET_GIGAFLOPS = {"resnet18": 3.6, "resnet50": 8.2, "resnet101": 15.6, "vit": 35.0}
+UNKNOWN_GIGAFLOPS = 2.0
+
+METHOD_PASSES = {"source": 1, "batchnorm": 1, "tent": 4, "eata": 4, "sar": 7, "rotta": 6, "sotta": 7}
+CALIBRATOR_PASSES = {"softmax": 0, "temperature_scaling": 0, "mc_dropout": 20, "transcal": 1, "pseudocal": 1}
+
+ADAPTIVE = 20
+"""Passes of SICL that chooses their number itself."""
+
+GIGAFLOPS_A_SECOND = {"cpu": 150.0, "cuda": 30_000.0}
+"""What small batches reach: one core of a server, and one data-centre GPU."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A plan's work.
+
+    Args:
+        images: images that stream by.
+        passes: forward passes of one image.
+        gigaflops: operations, in units of 10^9.
+    """
+
+    images: int
+    passes: float
+    gigaflops: float
+
+    def seconds(self, device: str) -> float:
+        """Return a rough time for one CPU core or one GPU."""
+        return self.gigaflops / GIGAFLOPS_A_SECOND["cuda" if device.startswith("cuda") else "cpu"]
+
+
+def estimate(plan: Plan) -> Cost:
+    """Return what a plan costs: a rough guide, good enough to choose a machine."""
+    images, passes, gigaflops = 0, 0.0, 0.0
+    for cell in plan.cells:
+        n = cell_images(cell)
+        each = _method(cell) + sum(_calibrator(item) for item in cell.spec["calibrators"].values())
+        images += n
+        passes += n * each
+        gigaflops += n * each * _forward(cell)
+    return Cost(images, passes, gigaflops)
+
+
+def cell_images(cell: Cell) -> int:
+    """Return how many images a cell streams."""
+    name, options = cell.spec["dataset"]["name"], cell.spec["stream"]["options"]
+    base, _, protocol = name.partition(":")
+    size = PROTOCOLS.get(protocol) or IMAGES.get(base.removesuffix("-c"), UNKNOWN_IMAGES)
+    if "corruptions" in options:
+        n = len(options["corruptions"]) * (options.get("per_corruption") or size)
+    else:
+        n = options.get("n") or size
+    return round(n / (1 - options["share"])) if "share" in options else int(n)
+
+
+def shape(plan: Plan) -> dict[str, Counter[str]]:
+    """Return how many cells there are of each data set, model, method, stream and seed."""
+    nouns = ("dataset", "model", "method", "stream", "seed")
+    return {noun: Counter(str(cell.identity[noun]) for cell in plan.cells) for noun in nouns}
+
+
+def _method(cell: Cell) -> float:
+    return METHOD_PASSES.get(cell.spec["method"]["name"], 4)
+
+
+def _calibrator(item: dict[str, Any]) -> float:
+    if item["name"] in ("sicl", "sicl_paper"):
+        options = item["options"]
+        style, content = options.get("variants", 20), options.get("content_variants", 20)
+        return float(ADAPTIVE if style == "adaptive" else style + content + 1)
+    return CALIBRATOR_PASSES.get(item["name"], 20)
+
+
+def _forward(cell: Cell) -> float:
+    model = cell.spec["model"]
+    words = f"{model['name']} {model['load']} {model['options'].get('arch', '')}".lower()
+    found = re.search(r"demo|resnet\d+|vit", words)
+    table = IMAGENET_GIGAFLOPS if cell.spec["dataset"]["name"].startswith("imagenet") else GIGAFLOPS
+    return table.get(found.group(), UNKNOWN_GIGAFLOPS) if found else UNKNOWN_GIGAFLOPS

@@ -1,0 +1,1 @@
+"""Cells become records: one adaptation over one stream each, kept in a folder."""

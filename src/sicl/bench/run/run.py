@@ -1,0 +1,271 @@
+"""Run one cell: one adaptation over one stream, seen by all calibrators; one record out."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sicl.adapt import Method
+from sicl.bench.plan import registry
+from sicl.bench.plan.cell import Cell
+from sicl.bench.run.environment import environment
+from sicl.bench.run.record import Record, Recorder
+from sicl.bench.run.shelf import Shelf, require_classes
+from sicl.calibrate import Calibrator, Panel
+from sicl.errors import SiclError
+from sicl.metrics import CumulativeEce
+from sicl.streams import OpenStream, make_stream
+from sicl.types import OOD_LABEL, Batch, Prediction
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a cell has come.
+
+    Args:
+        batches: batches done.
+        total: batches of the stream.
+        accuracy: share of right labels so far, in [0, 1]; None before the first in-distribution sample.
+        ece: the last calibrator's cumulative ECE so far, in [0, 1].
+    """
+
+    batches: int
+    total: int
+    accuracy: float | None
+    ece: float | None
+
+
+OnBatch = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cell leaves behind.
+
+    Args:
+        record: its result, or why there is none.
+        predictions: the bytes of its predictions file, if that was asked for.
+        spent: the process that ran it cannot run another: its GPU does not answer it any more.
+    """
+
+    record: Record
+    predictions: bytes | None = None
+    spent: bool = False
+
+
+def run_cell(
+    cell: Cell, shelf: Shelf | None = None, *, predictions: bool = False, on_batch: OnBatch | None = None
+) -> Outcome:
+    """Run a cell from a fresh state; an error becomes a failed record.
+
+    Args:
+        cell: what to run.
+        shelf: what is loaded already, and where data and device are; None makes one for the CPU.
+        predictions: also return every sample's prediction.
+        on_batch: called after every batch.
+    """
+    shelf = shelf or Shelf()
+    recorder = Recorder(**cell.identity)
+    started = time.perf_counter()
+    try:
+        with _current(shelf.device):
+            return _run(cell, shelf, recorder, predictions, on_batch)
+    except Exception as error:
+        # A cell must never vanish from an average: whatever happened is kept as its result.
+        reason = str(error) if isinstance(error, SiclError) else f"{type(error).__name__}: {error}"
+        reason, trace = reason.strip() or type(error).__name__, traceback.format_exc(limit=-4)
+    # Out of the handler: the error held the cell's tensors, and a GPU's memory is free only without them.
+    spent = not _answers(shelf.device)
+    details = {
+        "spec": dict(cell.spec),
+        "environment": {**environment(shelf.device), "traceback": trace},
+        "timing": {"total_s": time.perf_counter() - started},
+    }
+    return Outcome(recorder.failed(reason, **details), spent=spent)
+
+
+def _run(
+    cell: Cell, shelf: Shelf, recorder: Recorder, predictions: bool, on_batch: OnBatch | None
+) -> Outcome:
+    started = time.perf_counter()
+    with _reproducible():
+        stage = _Stage.set(cell, shelf)
+        loaded = time.perf_counter()
+        waiting = _play(stage, recorder, on_batch)
+        played = time.perf_counter()
+    record = recorder.finish(
+        spec={**cell.spec, "resolved": stage.resolved},
+        environment=environment(shelf.device),
+        timing={"load_s": loaded - started, "run_s": played - loaded, "waiting_for_data_s": waiting},
+        data=stage.provenance,
+    )
+    record = replace(record, calibrators=_with_summaries(record.calibrators, stage.panel))
+    return Outcome(record, _predictions_bytes(recorder) if predictions else None)
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """Everything a cell plays with, loaded."""
+
+    stream: OpenStream
+    panel: Panel
+    resolved: dict[str, Any]
+    provenance: dict[str, Any]
+
+    @classmethod
+    def set(cls, cell: Cell, shelf: Shelf) -> _Stage:
+        spec = cell.spec
+        dataset = shelf.dataset(spec["dataset"]["name"], spec["dataset"]["split"])
+        source = shelf.source(**spec["dataset"]["source"]) if spec["dataset"]["source"] else None
+        model, checksum = shelf.model(spec["model"]["load"], spec["model"]["options"])
+        require_classes(model, dataset, spec["model"]["load"])
+        method, calibrators = resolve(spec)
+        stream = make_cell_stream(spec["stream"])
+        opened = stream.open(dataset, device=shelf.device, cache=shelf.cache, root=shelf.data)
+        adapter = method.attach(model, source=source)
+        provenance = {
+            **dataset.provenance,
+            "fingerprint": dataset.fingerprint,
+            "weights": {"load": spec["model"]["load"], "sha256": checksum},
+        }
+        if spec["dataset"]["source"]:
+            provenance["source"] = spec["dataset"]["source"]
+        return cls(
+            opened, Panel(calibrators, adapter, source=source), described(method, calibrators), provenance
+        )
+
+
+def _play(stage: _Stage, recorder: Recorder, on_batch: OnBatch | None) -> float:
+    """Run the stream through the panel; returns the seconds spent waiting for batches."""
+    waiting, tally = 0.0, _Tally()
+    batches = iter(stage.stream)
+    for done in range(1, len(stage.stream) + 1):
+        before = time.perf_counter()
+        batch = next(batches)
+        waiting += time.perf_counter() - before
+        batch, predicted = fetched(batch, stage.panel(batch.images))
+        recorder.add(batch, predicted)
+        if on_batch is not None:
+            tally.add(batch, list(predicted.values())[-1])
+            on_batch(Progress(done, len(stage.stream), tally.accuracy, tally.ece))
+    return waiting
+
+
+def fetched(batch: Batch, predicted: dict[str, Prediction]) -> tuple[Batch, dict[str, Prediction]]:
+    """Bring labels and confidences from a GPU with one wait, not one for each: workers share it."""
+    if batch.labels.device.type == "cpu":
+        return batch, predicted
+    rows = [batch.labels, *(v for p in predicted.values() for v in (p.labels, p.confidence))]
+    if any(row.shape != batch.labels.shape for row in rows):
+        return batch, predicted  # the recorder says what is wrong
+    known, *values = torch.stack([row.detach().double() for row in rows]).cpu()
+    here = {
+        name: replace(prediction, labels=values[2 * i].long(), confidence=values[2 * i + 1].float())
+        for i, (name, prediction) in enumerate(predicted.items())
+    }
+    return replace(batch, labels=known.long()), here
+
+
+class _Tally:
+    """Accuracy and cumulative ECE so far, for those who watch."""
+
+    def __init__(self) -> None:
+        self._meter = CumulativeEce()
+        self._right = self._known = 0
+
+    def add(self, batch: Batch, prediction: Prediction) -> None:
+        labels = batch.labels.cpu()
+        inside = labels != OOD_LABEL
+        correct = (prediction.labels.cpu() == labels)[inside]
+        if len(correct):
+            self._meter.update(prediction.confidence.cpu()[inside], correct)
+            self._right += int(correct.sum())
+            self._known += len(correct)
+
+    @property
+    def accuracy(self) -> float | None:
+        return self._right / self._known if self._known else None
+
+    @property
+    def ece(self) -> float | None:
+        return self._meter.compute() if self._known else None
+
+
+def resolve(spec: Mapping[str, Any]) -> tuple[Method, dict[str, Calibrator]]:
+    """Return the method and the calibrators of a cell's spec."""
+    made: Method = registry.build(spec["method"]["class"], spec["method"]["options"])
+    calibrators = {
+        label: registry.build(item["class"], item["options"], item["preset"])
+        for label, item in spec["calibrators"].items()
+    }
+    return made, calibrators
+
+
+def make_cell_stream(spec: Mapping[str, Any]) -> Any:
+    """Return the stream spec of a cell."""
+    if registry.OWN.fullmatch(spec["name"]):
+        return registry.build(spec["class"], spec["options"])
+    return make_stream(spec["name"], **spec["options"])
+
+
+def described(method: Method, calibrators: Mapping[str, Calibrator]) -> dict[str, Any]:
+    """Return every option of the method and the calibrators as it was used, ready for JSON."""
+    return {
+        "method": _fields(method),
+        "calibrators": {label: _fields(calibrator) for label, calibrator in calibrators.items()},
+    }
+
+
+def _fields(spec: Any) -> dict[str, Any]:
+    values = asdict(spec) if is_dataclass(spec) and not isinstance(spec, type) else {}
+    return {"class": type(spec).__name__, **values}
+
+
+def _with_summaries(rows: Mapping[str, dict[str, Any]], panel: Panel) -> dict[str, dict[str, Any]]:
+    """Add the numbers that a calibration reports itself, if it has a `summary()`."""
+    found: dict[str, Any] = {
+        name: getattr(item, "summary", dict) for name, item in panel.calibrations.items()
+    }
+    return {name: {**row, **found[name]()} for name, row in rows.items()}
+
+
+def _predictions_bytes(recorder: Recorder) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return recorder.save_predictions(Path(folder) / "predictions.npz").read_bytes()
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Make a GPU the current one: streams, graphs and kernels that name none must not go to the first."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def _answers(device: torch.device) -> bool:
+    """Say whether a device still works after an error; memory that a GPU's worker held is the others' again."""
+    if device.type != "cuda":
+        return True
+    try:
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+    except (RuntimeError, AssertionError):
+        # An illegal access or a failed assertion in a kernel: CUDA refuses this process all further work.
+        return False
+    return True
+
+
+@contextmanager
+def _reproducible() -> Iterator[None]:
+    """Make convolutions on a GPU deterministic, so that a cell that is run again gives the same numbers."""
+    before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = before

@@ -1,0 +1,218 @@
+"""Means, spreads and winners of records, never silent about the cells they leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+from sicl.bench.run.schema import Record
+from sicl.bench.tables.names import (
+    CALIBRATORS,
+    DATASETS,
+    METHODS,
+    METRICS,
+    STREAMS,
+    Metric,
+    dataset_name,
+    domain_name,
+    method_name,
+    model_name,
+    ordered,
+    stream_name,
+)
+from sicl.bench.tables.printed import CORRUPTIONS, printed_value
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean over cells: `value` over `done` of `total` cells, `spread` the deviation between seeds.
+
+    Of the cells it lacks, `failed` have failed; the others were run without the calibrator.
+    """
+
+    value: float | None
+    done: int
+    total: int
+    failed: int = 0
+    spread: float | None = None
+
+    @property
+    def over(self) -> str:
+        """Return "over 13 of 15 cells (1 failed, 1 without it)"."""
+        without = self.total - self.done - self.failed
+        reasons = [f"{self.failed} failed"] * bool(self.failed) + [f"{without} without it"] * bool(without)
+        missing = f" ({', '.join(reasons)})" if reasons else ""
+        return f"over {self.done} of {self.total} cell{'s' * (self.total != 1)}{missing}"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The cells of one (data set, model, method, stream), over all corruptions and seeds."""
+
+    dataset: str
+    model: str
+    method: str
+    stream: str
+    records: tuple[Record, ...]
+
+    @property
+    def done(self) -> tuple[Record, ...]:
+        """Return the cells that have metrics."""
+        return tuple(record for record in self.records if record.status == "done")
+
+    @property
+    def title(self) -> str:
+        """Return the group's name in words."""
+        parts = dataset_name(self.dataset), model_name(self.model), method_name(self.method)
+        return " · ".join((*parts, stream_name(self.stream)))
+
+
+def group_records(records: Iterable[Record]) -> list[Group]:
+    """Return the groups in the order of data set, model, method and stream."""
+    groups: dict[tuple[str, str, str, str], list[Record]] = {}
+    for record in records:
+        key = record.dataset, record.model, record.method, record.stream
+        groups.setdefault(key, []).append(record)
+    made = [Group(*key, tuple(sorted(members, key=_cell_order))) for key, members in groups.items()]
+    ranks = (DATASETS, None, METHODS, STREAMS)
+
+    def rank(group: Group) -> list[tuple[int, str]]:
+        keys = group.dataset, group.model, group.method, group.stream
+        orders = [list(known) if known else [] for known in ranks]
+        return [(order.index(key) if key in order else len(order), key) for key, order in zip(keys, orders)]
+
+    return sorted(made, key=rank)
+
+
+def calibrators_of(records: Iterable[Record]) -> list[str]:
+    """Return every calibrator that occurs, SICL last."""
+    return ordered({name for record in records for name in record.calibrators}, CALIBRATORS)
+
+
+def domains_of(records: Iterable[Record]) -> list[str]:
+    """Return every domain that occurs, the 15 corruptions in the paper's order first."""
+    return ordered({name for record in records for name in _domains(record)}, CORRUPTIONS)
+
+
+def metrics_of(records: Sequence[Record]) -> list[Metric]:
+    """Return the metrics that at least one cell has a value for."""
+    return [
+        metric
+        for key, metric in METRICS.items()
+        if any(cell.get(key) is not None for record in records for cell in record.calibrators.values())
+    ]
+
+
+def mean_metric(records: Sequence[Record], calibrator: str, key: str) -> Mean:
+    """Return the mean of a calibrator's metric over the cells that have it."""
+    return _mean(records, lambda record: record.calibrators.get(calibrator, {}).get(key))
+
+
+def mean_accuracy(records: Sequence[Record]) -> Mean:
+    """Return the mean accuracy over the cells that have one."""
+    return _mean(records, lambda record: record.accuracy)
+
+
+def mean_domain_ece(records: Sequence[Record], calibrator: str, domain: str) -> float | None:
+    """Return a calibrator's mean ECE within one domain, over the cells in which the domain occurs."""
+    rows = [record.calibrators.get(calibrator, {}).get("by_domain", {}).get(domain) for record in records]
+    values = [row["ece"] for row in rows if row]
+    return mean(values) if values else None
+
+
+def winners(values: dict[str, float | None], metric: Metric) -> set[str]:
+    """Return the names with the best value, several when they tie to the last printed digit."""
+    known = {name: value for name, value in values.items() if value is not None}
+    if not known:
+        return set()
+    best = max(known.values()) if metric.higher else min(known.values())
+    return {name for name, value in known.items() if metric.text(value) == metric.text(best)}
+
+
+def mean_winners(means: dict[str, Mean], metric: Metric) -> set[str]:
+    """Return the names with the best mean, among those that are means over the most cells."""
+    most = max((mean.done for mean in means.values()), default=0)
+    fair = {name: mean.value for name, mean in means.items() if mean.done == most}
+    return winners(fair, metric)
+
+
+def cell_winners(record: Record, metric: Metric) -> set[str]:
+    """Return the best calibrators of one cell."""
+    return winners({name: cell.get(metric.key) for name, cell in record.calibrators.items()}, metric)
+
+
+def cell_name(record: Record) -> str:
+    """Return what tells a cell from the others of its group: "Fog, severity 5, seed 0"."""
+    parts = [domain_name(record.corruption) if record.corruption else stream_name(record.stream)]
+    if record.severity is not None:
+        parts.append(f"severity {record.severity}")
+    return ", ".join((*parts, f"seed {record.seed}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Our cumulative ECE (or accuracy) beside the paper's, in percent."""
+
+    group: Group
+    calibrator: str
+    ours: float
+    paper: float
+    note: str
+
+
+def compare_with_paper(groups: Iterable[Group]) -> list[Comparison]:
+    """Return a row for every group and calibrator the paper prints a number for.
+
+    A per-corruption table is compared on the corruptions that were run; the main table prints only the
+    average over 15, so fewer than 15 are noted.
+    """
+    rows = []
+    for group in groups:
+        for calibrator in (*calibrators_of(group.done), "accuracy"):
+            if (row := _comparison(group, calibrator)) is not None:
+                rows.append(row)
+    return rows
+
+
+def _comparison(group: Group, calibrator: str) -> Comparison | None:
+    accuracy = calibrator == "accuracy"
+    ours = (
+        mean_accuracy(group.records) if accuracy else mean_metric(group.records, calibrator, "cumulative_ece")
+    )
+    if ours.value is None:
+        return None
+    corruptions = sorted({record.corruption for record in group.done if record.corruption})
+    theirs = [value for name in corruptions if (value := printed_value(group, calibrator, name)) is not None]
+    note = ours.over
+    if theirs and len(theirs) == len(corruptions):
+        paper: float | None = mean(theirs)
+        note += f", mean of the {len(theirs)} printed values"
+    else:
+        paper = printed_value(group, calibrator, None)
+        if group.stream == "benign" and len(corruptions) < len(CORRUPTIONS):
+            note += f"; ours has {len(corruptions)} of the 15 corruptions"
+    return None if paper is None else Comparison(group, calibrator, 100 * ours.value, paper, note)
+
+
+def _mean(records: Sequence[Record], pick: Callable[[Record], float | None]) -> Mean:
+    by_seed: dict[int, list[float]] = {}
+    for record in records:
+        if (value := pick(record)) is not None:
+            by_seed.setdefault(record.seed, []).append(value)
+    values = [value for part in by_seed.values() for value in part]
+    # A spread between seeds is fair only when every seed has the same number of cells.
+    fair = len(by_seed) > 1 and len({len(part) for part in by_seed.values()}) == 1
+    spread = stdev([mean(part) for part in by_seed.values()]) if fair else None
+    failed = sum(record.status == "failed" for record in records)
+    return Mean(mean(values) if values else None, len(values), len(records), failed, spread)
+
+
+def _domains(record: Record) -> set[str]:
+    return {name for cell in record.calibrators.values() for name in cell.get("by_domain", {})}
+
+
+def _cell_order(record: Record) -> tuple[int, str, int, int]:
+    corruption = record.corruption or ""
+    rank = CORRUPTIONS.index(corruption) if corruption in CORRUPTIONS else len(CORRUPTIONS)
+    return rank, corruption, record.severity or 0, record.seed

@@ -1,0 +1,165 @@
+"""Find where a network's stages end, so that SICL knows where style lives without asking the author."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from sicl.engine.norms import norm_layers
+from sicl.errors import OptionError, UnsupportedModelError, nearest
+
+_NUMBERED = re.compile(r"^(layer|stage|block|denseblock)_?(\d+)(_x)?$")
+_POOLS = (nn.MaxPool2d, nn.AvgPool2d)
+_CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place in a network: the output (or the input) of the module called `name`."""
+
+    name: str
+    side: Literal["output", "input"] = "output"
+
+    def __str__(self) -> str:
+        return self.name if self.side == "output" else f"{self.name}:input"
+
+
+def find_point(model: nn.Module, layer: str = "auto") -> Point:
+    """Return the place that `layer` names.
+
+    Args:
+        model: any classifier.
+        layer: a module's name, "NAME:input" for what goes into it, "auto": the output of the first stage
+            (convolutional networks) or the tokens that enter the first block (transformers), or "stem":
+            what enters the first stage.
+
+    Raises:
+        OptionError: no module has that name.
+        UnsupportedModelError: "auto" found no layer to perturb.
+    """
+    if layer in ("auto", "stem"):
+        point = _first_point(model)
+        composite = any(True for _ in model.get_submodule(point.name).children())
+        return Point(point.name, "input") if layer == "stem" and composite else point
+    name, _, side = layer.partition(":")
+    names = [n for n, _ in model.named_modules() if n]
+    if name not in names:
+        raise OptionError(
+            f"`layer` must name a module of {type(model).__name__}; it has no {name!r}."
+            + (nearest(name, names) or f" Its first modules are {', '.join(names[:6])}.")
+        )
+    if side not in ("", "input", "output"):
+        raise OptionError(f"`layer` must end in ':input' or ':output' or neither, got {layer!r}.")
+    return Point(name, "input" if side == "input" else "output")
+
+
+def find_stages(model: nn.Module) -> list[str]:
+    """Return the names of the network's stages in order: ResNet stages, transformer blocks, VGG stages."""
+    blocks = _transformer_blocks(model)
+    if blocks:
+        return blocks
+    stages = _numbered_stages(model) or _listed_stages(model) or _sequential_stages(model)
+    if stages:
+        return stages
+    return [name for name, _ in norm_layers(model)]
+
+
+def _first_point(model: nn.Module) -> Point:
+    blocks = _transformer_blocks(model)
+    if blocks:
+        return Point(blocks[0], "input")
+    stages = find_stages(model)
+    if stages:
+        return Point(stages[0])
+    convolutions = [name for name, module in model.named_modules() if isinstance(module, _CONVS)]
+    if convolutions:
+        return Point(convolutions[0])
+    raise UnsupportedModelError(
+        f"SICL found no convolution, norm layer or transformer block in {type(model).__name__} to perturb; "
+        "name one of its modules with `layer=`."
+    )
+
+
+def _children(name: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
+    return [(f"{name}.{n}" if name else n, child) for n, child in module.named_children()]
+
+
+def _count(module: nn.Module, kinds: tuple[type, ...]) -> int:
+    return sum(isinstance(m, kinds) for m in module.modules())
+
+
+def _transformer_blocks(model: nn.Module) -> list[str]:
+    """The longest list of two or more alike blocks that have layer norms and linear maps but no convolution."""
+    best: list[str] = []
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList | nn.Sequential) or len(module) < 2:
+            continue
+        children = _children(name, module)
+        alike = len({type(child) for _, child in children}) == 1
+        if alike and all(_is_transformer_block(child) for _, child in children) and len(children) > len(best):
+            best = [n for n, _ in children]
+    return best
+
+
+def _is_transformer_block(module: nn.Module) -> bool:
+    composite = any(True for _ in module.children())
+    return (
+        composite
+        and _count(module, (nn.LayerNorm,)) > 0
+        and _count(module, (nn.Linear,)) > 1
+        and not _count(module, _CONVS)
+    )
+
+
+def _numbered_stages(model: nn.Module) -> list[str]:
+    """Siblings called layer1, layer2, ... that are containers with convolutions (torchvision, timm)."""
+    for parent_name, parent in model.named_modules():
+        families: dict[str, list[str]] = defaultdict(list)
+        for name, child in _children(parent_name, parent):
+            match = _NUMBERED.match(name.rpartition(".")[2])
+            if match and any(True for _ in child.children()) and _count(child, _CONVS):
+                families[match[1]].append(name)
+        for names in families.values():
+            if len(names) >= 2:
+                return names
+    return []
+
+
+def _listed_stages(model: nn.Module) -> list[str]:
+    """The children of the first list or sequence that holds two or more containers with several convolutions."""
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList | nn.Sequential):
+            continue
+        # A container with one convolution is a stem or a downsampler, not a stage.
+        stages = [n for n, child in _children(name, module) if _count(child, _CONVS) > 1]
+        if len(stages) >= 2:
+            return stages
+    return []
+
+
+def _sequential_stages(model: nn.Module) -> list[str]:
+    """VGG-like: in a flat sequence of convolutions a stage ends just before a pooling layer."""
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Sequential) or sum(isinstance(m, _CONVS) for m in module) < 2:
+            continue
+        children = _children(name, module)
+        ends = [children[i - 1][0] for i, (_, m) in enumerate(children) if i and isinstance(m, _POOLS)]
+        if ends:
+            return ends
+        return _after_norms(children)
+    return []
+
+
+def _after_norms(children: list[tuple[str, nn.Module]]) -> list[str]:
+    """Without pooling: after each norm layer, or after the activation that follows it."""
+    ends = []
+    for i, (name, module) in enumerate(children):
+        if norm_layers(module):
+            following = children[i + 1] if i + 1 < len(children) else None
+            plain = following is not None and not any(True for _ in following[1].parameters())
+            ends.append(following[0] if following is not None and plain else name)
+    return ends

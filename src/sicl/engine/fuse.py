@@ -1,0 +1,145 @@
+"""Rewrite a traced graph so that convolutions and norms do the additions and ReLUs that follow them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from sicl.engine.kernels.vendor import Kernels
+from sicl.engine.twin import Slot
+
+_ATEN = torch.ops.aten
+_RELUS = (_ATEN.relu.default, _ATEN.relu_.default)
+_ADDS = (_ATEN.add.Tensor, _ATEN.add_.Tensor)
+
+
+def fuse_convolutions(graph: fx.Graph, kernels: Kernels) -> None:
+    """Let convolutions do the ReLU, or the addition and the ReLU, that follow them."""
+    for node in list(graph.nodes):
+        if node.target not in _RELUS:
+            continue
+        before = node.args[0]
+        if _is_convolution(before) and len(before.users) == 1:
+            _replace(graph, node, before, kernels.relu, before.args)
+        elif isinstance(before, fx.Node) and before.target in _ADDS and len(before.users) == 1:
+            pair = _addition(before)
+            if pair is not None:
+                convolution, other = pair
+                with graph.inserting_before(before):
+                    args = _with_one_bias(graph, convolution, other)
+                _replace(graph, node, before, kernels.add_relu, (*args, other))
+                graph.erase_node(convolution)
+
+
+def _with_one_bias(graph: fx.Graph, convolution: fx.Node, other: fx.Node) -> tuple[Any, ...]:
+    """The arguments of a convolution that adds the bias of the other one too, which then has none.
+
+    A bias of its own costs the convolution of a shortcut a whole pass over its output.
+    """
+    image, weight, bias, *rest = convolution.args
+    if _is_convolution(other) and len(other.users) == 1:
+        bias = graph.call_function(torch.add, (bias, other.args[2]))
+        other.args = (*other.args[:2], None, *other.args[3:])
+    return (image, weight, bias, *rest)
+
+
+def fuse_norms(
+    graph: fx.Graph, slots: dict[Any, Slot], groups: int, kernel: Callable[..., Tensor], *, records: bool
+) -> None:
+    """Let norms of stacked batches do the ReLU, or the addition and the ReLU, that follow them.
+
+    Args:
+        graph: to rewrite.
+        slots: the norms, by the functions that stand for them in the graph.
+        groups: how many batches are stacked.
+        kernel: as `sicl.engine.kernels.norm.grouped_norm`.
+        records: whether the norms also keep their statistics.
+    """
+    for node in [n for n in graph.nodes if n.op == "call_function" and n.target in slots]:
+        if node.meta["val"].ndim != 4:
+            continue
+        slot, last, other = slots[node.target], node, None
+        follower = _only_user(node)
+        if follower is not None and follower.target in _ADDS:
+            other = _other_operand(follower, node)
+            relu = _only_user(follower)
+            if other is not None and relu is not None and relu.target in _RELUS:
+                last = relu
+            else:
+                other = None
+        elif follower is not None and follower.target in _RELUS:
+            last = follower
+        function = _norm_kernel(kernel, slot, groups, relu=last is not node, records=records)
+        with graph.inserting_before(last):
+            new = graph.call_function(function, (node.args[0], *([] if other is None else [other])))
+        new.meta = dict(last.meta)
+        last.replace_all_uses_with(new)
+        _erase_back(graph, last, node)
+
+
+def _norm_kernel(kernel: Callable[..., Tensor], slot: Slot, groups: int, *, relu: bool, records: bool) -> Any:
+    keep = (slot.mean, slot.variance, slot.scale, slot.shift) if records else None
+
+    def norm(x: Tensor, other: Tensor | None = None) -> Tensor:
+        own = slot.own
+        return kernel(x, groups, own.weight, own.bias, own.eps, other=other, relu=relu, keep=keep)
+
+    return norm
+
+
+def _only_user(node: fx.Node) -> fx.Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _other_operand(addition: fx.Node, node: fx.Node) -> fx.Node | None:
+    """What is added to `node`, if it is a tensor of the same shape, added as it is."""
+    left, right = addition.args[:2]
+    other = right if left is node else left
+    if addition.kwargs or not isinstance(other, fx.Node) or left is right:
+        return None
+    return other if other.meta["val"].shape == node.meta["val"].shape else None
+
+
+def _erase_back(graph: fx.Graph, last: fx.Node, first: fx.Node) -> None:
+    """Erase a chain of nodes that nobody uses any more."""
+    while last is not first:
+        before = next(a for a in last.args if isinstance(a, fx.Node) and (a is first or first in a.args))
+        graph.erase_node(last)
+        last = before
+    graph.erase_node(first)
+
+
+def _is_convolution(node: Any) -> bool:
+    """A plain 2-D convolution with a bias, as the fused kernels want it."""
+    return (
+        isinstance(node, fx.Node)
+        and node.target is _ATEN.convolution.default
+        and node.args[2] is not None
+        and len(node.args[3]) == 2  # type: ignore[arg-type]
+        and not node.args[6]
+    )
+
+
+def _addition(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
+    """(convolution, other) if the sum has a convolution that is used nowhere else."""
+    left, right = node.args[:2]
+    if node.kwargs or not isinstance(left, fx.Node) or not isinstance(right, fx.Node) or left is right:
+        return None
+    if left.meta["val"].shape != right.meta["val"].shape:
+        return None
+    for convolution, other in ((left, right), (right, left)):
+        if _is_convolution(convolution) and len(convolution.users) == 1:
+            return convolution, other
+    return None
+
+
+def _replace(graph: fx.Graph, node: fx.Node, before: fx.Node, function: Any, args: tuple[Any, ...]) -> None:
+    with graph.inserting_before(node):
+        new = graph.call_function(function, args)
+    new.meta = dict(node.meta)
+    node.replace_all_uses_with(new)
+    graph.erase_node(node)
+    graph.erase_node(before)

@@ -1,0 +1,96 @@
+"""Find a classifier's head, and take the features that enter it while it classifies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sicl.engine.split import logits_of
+from sicl.errors import OptionError, UnsupportedModelError, nearest
+
+
+@torch.no_grad()
+def find_head(model: nn.Module, images: Tensor) -> str:
+    """Return the name of the classifier head: the last linear layer that a forward pass calls.
+
+    Args:
+        model: any module that returns logits or an object with `.logits`.
+        images: a batch to run; what the order of calls is shows only when the model runs.
+
+    Raises:
+        UnsupportedModelError: the model calls no linear layer.
+    """
+    called: list[str] = []
+    linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    handles = [module.register_forward_hook(_append(called, name)) for name, module in linears]
+    try:
+        model(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not called:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} calls no linear layer, so its head is not clear; name the module whose "
+            "input are the features."
+        )
+    return called[-1]
+
+
+def _append(called: list[str], name: str) -> Callable[..., None]:
+    def hook(_module: nn.Module, _args: Any, _output: Any) -> None:
+        called.append(name)
+
+    return hook
+
+
+def penultimate(model: nn.Module, head: str, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (N x D features that enter the head, N x C logits) of one forward pass.
+
+    Features with more dimensions (tokens, feature maps) are averaged over all but the first and the channels.
+
+    Args:
+        model: any classifier.
+        head: the name that `find_head` gave, or of any module.
+        images: N x C x H x W.
+
+    Raises:
+        OptionError: no module has that name.
+        UnsupportedModelError: the model never called it.
+    """
+    with _inputs_of(model, head) as seen:
+        logits = logits_of(model(images))
+    if not seen:
+        raise UnsupportedModelError(f"{type(model).__name__} never called its module {head!r}; name another.")
+    return _flat(seen[-1]), logits
+
+
+@contextmanager
+def _inputs_of(model: nn.Module, name: str) -> Iterator[list[Tensor]]:
+    modules = dict(model.named_modules())
+    if name not in modules:
+        raise OptionError(
+            f"`head` must name a module of {type(model).__name__}; it has no {name!r}."
+            f"{nearest(name, modules)}"
+        )
+    seen: list[Tensor] = []
+
+    def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen.append(args[0] if args else next(iter(kwargs.values())))
+
+    handle = modules[name].register_forward_pre_hook(hook, with_kwargs=True)
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def _flat(features: Tensor) -> Tensor:
+    if features.ndim == 4:
+        return features.mean(dim=(2, 3))
+    if features.ndim == 3:
+        return features.mean(dim=1)
+    return features

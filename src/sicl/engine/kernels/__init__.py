@@ -1,0 +1,1 @@
+"""Kernels with a fused end: the vendors' own, and a few in Triton."""

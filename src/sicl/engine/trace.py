@@ -1,0 +1,274 @@
+"""The rest of a network as a flat list of kernels: batch norms folded, activations fused into convolutions."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from sicl.engine.fuse import fuse_convolutions, fuse_norms
+from sicl.engine.kernels.vendor import kernels_for
+from sicl.engine.stubs import forwards_restored
+from sicl.engine.twin import CannotTwin, NormCall, Slot, Twin
+
+_CONVOLUTION = torch.ops.aten.convolution.default
+_MUCH_SLOWER = 1.1
+TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.4}
+"""How far logits may be from those of the slower way, relative to their size. Rounding only (TF32 has much of
+it, and the logits of an untrained network are mostly rounding in bfloat16); a wrong pass is off by 100 %."""
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    """Return the mean difference in units of the mean size."""
+    return float((found - expected).abs().mean()) / (float(expected.abs().mean()) + 1e-6)
+
+
+class FusedSuffix:
+    """`suffix(features)` gives float32 logits of `groups` stacked batches, for one shape of features.
+
+    Traced once from the twin, so the network's own Python code no longer runs. A batch norm with fixed
+    statistics right after a convolution is folded into its weights; ReLU and residual additions after it
+    become part of the convolution where the backend has such a kernel.
+
+    Args:
+        twin: the copy to trace.
+        features: an example, as it will be called.
+        groups: how many batches are stacked in it.
+        records: make the pass that records the clean batch's statistics, instead of one for variants.
+
+    Raises:
+        CannotTwin: tracing failed.
+    """
+
+    def __init__(self, twin: Twin, features: Tensor, groups: int, *, records: bool = False) -> None:
+        self.twin, self.groups, self.records = twin, groups, records
+        self.device, self.compiled = features.device, False
+        self.notes: list[str] = []
+        self._folds: list[Fold] = []
+        self._grouped: dict[Any, Slot] = {}
+        try:
+            self.module = _traced(twin, features, groups)
+            self._slots = self._replace_norms()
+            self.module.graph.eliminate_dead_code()
+            self.module.recompile()
+        except Exception as error:
+            raise CannotTwin(f"the network cannot be traced ({type(error).__name__}: {error})") from error
+        self._call: Callable[[Tensor], Tensor] = self.module
+        used = (n for n in self.module.graph.nodes if n.op == "get_attr")
+        self._used = {id(_value(self.module, node)) for node in used}
+        self._used |= {id(p) for slot in self._slots if slot.batchwise for p in slot.own.parameters()}
+
+    def live_tensors(self) -> list[Tensor]:
+        """Return the live tensors that `prepare` reads."""
+        tensors = [table[name] for target, table, name in self.twin.sources if id(target) in self._used]
+        tensors += [tensor for fold in self._folds for tensor in fold.sources()]
+        for slot in self._slots:
+            tensors += [tensor for tensor in (slot.live.weight, slot.live.bias) if tensor is not None]
+        return tensors
+
+    @torch.no_grad()
+    def prepare(self) -> None:
+        """Take over what this pass needs of the live network, in place; folded norms go into the weights."""
+        self.twin.refresh(self._used, self._slots)
+        if not self.records and self._folds:
+            biases = [fold.write() for fold in self._folds]
+            torch._foreach_copy_([fold.bias for fold in self._folds], biases)
+
+    @torch.no_grad()
+    def settle(self, features: Tensor, *, compiled: bool = False) -> None:
+        """Choose the kernels: fused ones (or torch.compile's) if they run here and give the same logits.
+
+        Args:
+            features: an example; the suffix must be prepared.
+            compiled: try torch.compile instead of the backend's fused convolutions.
+
+        Raises:
+            CannotTwin: not even the plain kernels run.
+        """
+        plain = self._call = self.module
+        try:
+            expected = self(features)
+        except Exception as error:
+            raise CannotTwin(f"the traced network does not run ({error})") from error
+        try:
+            fused = self._call = _compiled(plain) if compiled else self._with_fused_kernels()
+            off = relative_error(self(features), expected)
+            if not off < TOLERANCE[self.twin.dtype]:
+                raise RuntimeError(f"logits differ by {off:.1%}")
+            # Where bits must repeat, a clock may not choose the kernels.
+            if self.device.type == "cuda" and not compiled and not torch.backends.cudnn.deterministic:
+                ratio = _milliseconds(fused, features) / _milliseconds(plain, features)
+                self.notes.append(f"fused kernels take {ratio:.2f} of the plain ones' time")
+                if ratio > _MUCH_SLOWER:
+                    self._call = plain
+            self.compiled = compiled
+        except Exception as error:
+            self._call = plain
+            self.notes.append(f"no {'compiled' if compiled else 'fused'} kernels: {error}")
+
+    def _with_fused_kernels(self) -> fx.GraphModule:
+        """A module with the same tensors, whose convolutions and norms do what follows them."""
+        kernels = kernels_for(self.device)
+        if kernels is None:
+            return self.module
+        graph = fx.Graph()
+        graph.output(graph.graph_copy(self.module.graph, {}))
+        fuse_convolutions(graph, kernels)
+        if kernels.norm is not None:
+            fuse_norms(graph, self._grouped, self.groups, kernels.norm, records=self.records)
+        graph.eliminate_dead_code()
+        return fx.GraphModule(self.module, graph)
+
+    @torch.no_grad()
+    def __call__(self, features: Tensor) -> Tensor:
+        logits: Tensor = self._call(features)
+        return logits.float()
+
+    def _replace_norms(self) -> list[Slot]:
+        graph, slots = self.module.graph, []
+        for node in [n for n in graph.nodes if n.target is _marker()]:
+            before, index = node.args
+            slot = self.twin.slots[index]
+            slots.append(slot)
+            fixed = not slot.batchwise or (self.twin.frozen and not self.records)
+            if fixed and before.target is _CONVOLUTION and len(before.users) == 1:
+                self._folds.append(Fold(self.module, self.twin, before, slot, len(self._folds)))
+                node.replace_all_uses_with(before)
+            else:
+                with graph.inserting_before(node):
+                    new = graph.call_function(self._norm_function(slot, fixed), (before,))
+                new.meta = dict(node.meta)
+                node.replace_all_uses_with(new)
+            graph.erase_node(node)
+        return slots
+
+    def _norm_function(self, slot: Slot, fixed: bool) -> Callable[[Tensor], Tensor]:
+        def norm(x: Tensor) -> Tensor:
+            if fixed:
+                return slot.fixed(x)
+            return slot.recording(x) if self.records else slot.grouped(x, self.groups)
+
+        if not fixed:
+            self._grouped[norm] = slot
+        return norm
+
+
+class Fold:
+    """A batch norm folded into the convolution before it: W' = scale W, b' = scale b + shift.
+
+    Folding starts from the live weights in full precision. The convolution's node is given the folded ones.
+    """
+
+    def __init__(self, module: fx.GraphModule, twin: Twin, node: fx.Node, slot: Slot, number: int) -> None:
+        self.slot = slot
+        places = {id(target): (table, name) for target, table, name in twin.sources}
+        twin_weight = _value(module, node.args[1])
+        twin_bias = None if node.args[2] is None else _value(module, node.args[2])
+        if id(twin_weight) not in places or (twin_bias is not None and id(twin_bias) not in places):
+            raise CannotTwin("a convolution's weight is no parameter")
+        self._weight = places[id(twin_weight)]
+        self._bias = None if twin_bias is None else places[id(twin_bias)]
+        # One pair for all shapes that are traced from a twin: prepared once a batch, held once.
+        key = (id(twin_weight), id(slot))
+        if key not in twin.folded:
+            weight = torch.empty_like(twin_weight)
+            twin.folded[key] = (weight, weight.new_empty(len(weight)))
+        self.weight, self.bias = twin.folded[key]
+        with module.graph.inserting_before(node):
+            nodes = []
+            for name, tensor in (
+                (f"folded_weight_{number}", self.weight),
+                (f"folded_bias_{number}", self.bias),
+            ):
+                module.register_buffer(name, tensor)
+                nodes.append(module.graph.get_attr(name))
+        node.args = (node.args[0], *nodes, *node.args[3:])
+
+    def sources(self) -> list[Tensor]:
+        """Return the live weight and bias."""
+        return [table[name] for table, name in filter(None, (self._weight, self._bias))]
+
+    def write(self) -> Tensor:
+        """Write the folded weight, in place; return what the bias will be."""
+        weight, *bias = self.sources()
+        scale, shift = self.slot.scale, self.slot.shift
+        torch.mul(weight, scale.view(-1, *[1] * (weight.ndim - 1)), out=self.weight)
+        return torch.addcmul(shift, bias[0], scale) if bias else shift
+
+
+def _milliseconds(function: Callable[[Tensor], Tensor], features: Tensor) -> float:
+    """The shortest of a few runs on a GPU."""
+    times = []
+    for _ in range(4):
+        torch.cuda.synchronize(features.device)
+        started = time.perf_counter()
+        function(features)
+        torch.cuda.synchronize(features.device)
+        times.append(time.perf_counter() - started)
+    return 1e3 * min(times)
+
+
+def _compiled(module: fx.GraphModule) -> Callable[[Tensor], Tensor]:
+    return torch.compile(module, dynamic=False)
+
+
+def _value(module: nn.Module, node: Any) -> Tensor:
+    if not isinstance(node, fx.Node) or node.op != "get_attr":
+        raise CannotTwin("a convolution's weight is computed, not a parameter")
+    value: Tensor = operator.attrgetter(str(node.target))(module)
+    return value
+
+
+def _copy(x: Tensor, _index: int) -> Tensor:
+    return x.clone()
+
+
+@functools.cache
+def _marker() -> Any:
+    """An operator that stands for "the batch norm number `index`" in a traced graph."""
+    library = torch.library.Library("sicl", "FRAGMENT")  # type: ignore[no-untyped-call]
+    library.define("norm(Tensor x, int index) -> Tensor")  # type: ignore[no-untyped-call]
+    library.impl("norm", _copy, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    return _Kept(library, torch.ops.sicl.norm.default).operator
+
+
+class _Kept:
+    """Keeps a library alive as long as the process; torch forgets its operators otherwise."""
+
+    libraries: tuple[Any, ...] = ()
+
+    def __init__(self, library: Any, operator: Any) -> None:
+        _Kept.libraries = (*_Kept.libraries, library)
+        self.operator = operator
+
+
+@contextmanager
+def _marked(twin: Twin) -> Iterator[None]:
+    """Let the twin's batch norms leave marks instead of normalising."""
+    norms = [m for m in twin.network.modules() if isinstance(m.__dict__.get("forward"), NormCall)]
+    with forwards_restored(norms):
+        for module in norms:
+            index = module.__dict__["forward"].index
+            module.__dict__["forward"] = functools.partial(_mark, index)
+        yield
+
+
+def _mark(index: int, x: Tensor) -> Tensor:
+    marked: Tensor = _marker()(x, index)
+    return marked
+
+
+@torch.no_grad()
+def _traced(twin: Twin, features: Tensor, groups: int) -> fx.GraphModule:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with _marked(twin):
+        module: fx.GraphModule = make_fx(lambda x: twin.split._resumed_pass(x, twin.plan, groups))(features)
+    module.graph.eliminate_dead_code()
+    return module

@@ -1,0 +1,219 @@
+"""Variants of a batch as small tensors that say how to make them, and the votes they give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from sicl import perturb
+
+
+class Variants(Protocol):
+    """V variants of N features, described by small tensors; `make` writes them out.
+
+    Laws: `part(a, b)` makes the variants a to b-1, `of_rows(rows)` those of some samples, exactly as the
+    whole would; `with_tensors(tensors())` is the same again.
+    """
+
+    def __len__(self) -> int: ...
+
+    def part(self, start: int, stop: int) -> Variants:
+        """Return the variants from `start` to `stop`."""
+
+    def of_rows(self, rows: Tensor) -> Variants:
+        """Return the variants of these samples."""
+
+    def make(self, features: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the variants of the features, stacked variant after variant, in the features' dtype.
+
+        Args:
+            features: N, channels last in memory.
+            out: where to write them, if given; V N of the same layout.
+        """
+
+    def tensors(self) -> list[Tensor]:
+        """Return the tensors that describe the variants."""
+
+    def with_tensors(self, tensors: list[Tensor]) -> Variants:
+        """Return variants of the same kind from other tensors."""
+
+
+@dataclass(frozen=True)
+class StyleVariants:
+    """Each sample's channels under an affine map: scale f + shift, both V x N x C."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __len__(self) -> int:
+        return len(self.scale)
+
+    def part(self, start: int, stop: int) -> StyleVariants:
+        return StyleVariants(self.scale[start:stop], self.shift[start:stop])
+
+    def of_rows(self, rows: Tensor) -> StyleVariants:
+        return StyleVariants(self.scale[:, rows], self.shift[:, rows])
+
+    def make(self, features: Tensor, out: Tensor | None = None) -> Tensor:
+        return perturb.apply_map(features, self.scale, self.shift, out=out)
+
+    def tensors(self) -> list[Tensor]:
+        return [self.scale, self.shift]
+
+    def with_tensors(self, tensors: list[Tensor]) -> StyleVariants:
+        return StyleVariants(*tensors)
+
+
+@dataclass(frozen=True)
+class ContentVariants:
+    """Noise on every value, scaled channel by channel: f + std e.
+
+    Args:
+        std: N x C, the noise's standard deviation (times the scale).
+        noise: V x L normal values; a sample's noise is a window of its variant's block (`perturb.windows`).
+        rows: N, the number of each sample's window.
+    """
+
+    std: Tensor
+    noise: Tensor
+    rows: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.noise)
+
+    def part(self, start: int, stop: int) -> ContentVariants:
+        return ContentVariants(self.std, self.noise[start:stop], self.rows)
+
+    def of_rows(self, rows: Tensor) -> ContentVariants:
+        return ContentVariants(self.std[rows], self.noise, rows if self.rows is None else self.rows[rows])
+
+    def make(self, features: Tensor, out: Tensor | None = None) -> Tensor:
+        return perturb.window_variants(features, self.std, self.noise, self.rows, out=out)
+
+    def tensors(self) -> list[Tensor]:
+        return [self.std, self.noise, *([] if self.rows is None else [self.rows])]
+
+    def with_tensors(self, tensors: list[Tensor]) -> ContentVariants:
+        return ContentVariants(*tensors)
+
+
+@dataclass(frozen=True)
+class GivenVariants:
+    """Features computed elsewhere, such as those of the mirrored images: V x (features' shape)."""
+
+    features: Tensor
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def part(self, start: int, stop: int) -> GivenVariants:
+        return GivenVariants(self.features[start:stop])
+
+    def of_rows(self, rows: Tensor) -> GivenVariants:
+        return GivenVariants(self.features[:, rows])
+
+    def make(self, features: Tensor, out: Tensor | None = None) -> Tensor:
+        made = self.features.flatten(0, 1)
+        return made.to(features.dtype) if out is None else out.copy_(made)
+
+    def tensors(self) -> list[Tensor]:
+        return [self.features]
+
+    def with_tensors(self, tensors: list[Tensor]) -> GivenVariants:
+        return GivenVariants(*tensors)
+
+
+@dataclass(frozen=True)
+class JoinedVariants:
+    """Variants of several kinds, one after the other."""
+
+    kinds: tuple[Variants, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.kinds))
+
+    def part(self, start: int, stop: int) -> Variants:
+        parts, before = [], 0
+        for kind in self.kinds:
+            first, last = max(start - before, 0), min(stop - before, len(kind))
+            if first < last:
+                parts.append(kind.part(first, last))
+            before += len(kind)
+        return parts[0] if len(parts) == 1 else JoinedVariants(tuple(parts))
+
+    def of_rows(self, rows: Tensor) -> JoinedVariants:
+        return JoinedVariants(tuple(kind.of_rows(rows) for kind in self.kinds))
+
+    def make(self, features: Tensor, out: Tensor | None = None) -> Tensor:
+        made = perturb.room_for(features, len(self)) if out is None else out
+        rows = [len(kind) * len(features) for kind in self.kinds]
+        for kind, part in zip(self.kinds, torch.split(made, rows)):
+            kind.make(features, part)
+        return made
+
+    def tensors(self) -> list[Tensor]:
+        return [tensor for kind in self.kinds for tensor in kind.tensors()]
+
+    def with_tensors(self, tensors: list[Tensor]) -> JoinedVariants:
+        left = iter(tensors)
+        return JoinedVariants(
+            tuple(kind.with_tensors(list(islice(left, len(kind.tensors())))) for kind in self.kinds)
+        )
+
+
+@dataclass(frozen=True)
+class Votes:
+    """What V variants say about N predicted labels.
+
+    Args:
+        hard: V x N, 1 where the variant's predicted class is the label, else 0.
+        soft: V x N, the variant's probability of the label.
+    """
+
+    hard: Tensor
+    soft: Tensor
+
+    def share(self, kind: Literal["hard", "soft"]) -> Tensor:
+        """Return each sample's mean vote."""
+        return self.of(kind).mean(dim=0)
+
+    def of(self, kind: Literal["hard", "soft"]) -> Tensor:
+        """Return the votes of one kind, V x N."""
+        return self.hard if kind == "hard" else self.soft
+
+    def split(self, sizes: list[int]) -> list[Votes]:
+        """Return the votes of so many variants at a time."""
+        return [Votes(*parts) for parts in zip(torch.split(self.hard, sizes), torch.split(self.soft, sizes))]
+
+
+def joined(parts: list[Votes], dim: int = 0) -> Votes:
+    """Return the votes of several parts, variants (0) or samples (1), as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Votes(torch.cat([p.hard for p in parts], dim), torch.cat([p.soft for p in parts], dim))
+
+
+Resume = Callable[[Tensor, int], Tensor]
+"""Gives logits of (features of stacked batches, how many batches)."""
+
+
+def vote(variants: Variants, features: Tensor, labels: Tensor, temperature: Tensor, resume: Resume) -> Votes:
+    """Make all the variants at once, resume them, and count; soft votes at a temperature."""
+    n = len(variants)
+    return count(resume(variants.make(features), n).view(n, len(labels), -1), labels, temperature)
+
+
+def count(logits: Tensor, labels: Tensor, temperature: Tensor) -> Votes:
+    """Return what the logits of V variants (V x N x C) say about N labels; soft votes at a temperature."""
+    hard = (logits.argmax(dim=-1) == labels).float()
+    return Votes(hard, predicted_probability(logits / temperature, labels.expand(len(logits), -1)))
+
+
+def predicted_probability(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return softmax(logits)[label] of each row, in float32."""
+    return logits.float().softmax(dim=-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
