@@ -43,7 +43,7 @@ release-check: $(VENV)/.installed-dev
 	$(BIN)/python -m twine check --strict dist/*
 	$(PYTHON) -m venv build/clean
 	build/clean/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
-	cd build/clean && ./bin/sicl doctor && ./bin/sicl demo --quick --out demo
+	cd build/clean && ./bin/sicl doctor && ./bin/sicl demo --images 64 --corruptions contrast --calibrators softmax,sicl --out demo
 
 wheel: $(VENV)/.installed-dev
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
