@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 MODELS := .venv-models
 
-.PHONY: demo test lint types wheel docs site test-models architectures release-check clean
+.PHONY: demo test lint types wheel docs figures site test-models architectures release-check clean
 
 demo: $(VENV)/.installed
 	$(BIN)/sicl demo
@@ -24,9 +24,12 @@ types: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m sicl.cli.reference --check docs/cli.md
 
+# The figures of the concept pages.
+figures: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python docs/figures.py
+
 # The documentation site; a broken link or reference is an error.
 site: $(VENV)/.installed-dev
-	$(BIN)/python docs/figures.py
 	$(BIN)/mkdocs build --strict --quiet
 
 # Real networks of timm and torchvision, in an environment of their own: several GB, on the CPU.

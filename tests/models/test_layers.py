@@ -93,9 +93,15 @@ def _tokens(depth: int) -> nn.Module:
     ("network", "point"),
     [
         (nn.ModuleDict({"a": _tokens(2), "b": _tokens(6)}), "a.0:input"),
-        (nn.ModuleDict({"stages": nn.ModuleList([_conv_stage(), _conv_stage()]), "b": _tokens(3)}), "stages.0"),
+        (
+            nn.ModuleDict({"stages": nn.ModuleList([_conv_stage(), _conv_stage()]), "b": _tokens(3)}),
+            "stages.0",
+        ),
         (nn.ModuleDict({"stem": nn.Sequential(_conv_stage(), _conv_stage()), "b": _tokens(3)}), "b.0:input"),
-        (nn.ModuleDict({"layer1": _conv_stage(), "stage2": _conv_stage(), "stage3": _conv_stage()}), "layer1"),
+        (
+            nn.ModuleDict({"layer1": _conv_stage(), "stage2": _conv_stage(), "stage3": _conv_stage()}),
+            "layer1",
+        ),
         (nn.ModuleDict({"s1": _conv_stage(), "s2": _conv_stage()}), "s1"),
     ],
     ids=["hierarchical", "hybrid", "stem", "mixed names", "regnet"],
