@@ -62,10 +62,10 @@ def frame(folder: str | Path) -> pandas.DataFrame:
         DataError: as for `rows`.
     """
     try:
-        pandas = importlib.import_module("pandas")
+        library = importlib.import_module("pandas")
     except ImportError as error:
         raise OptionError(
             "`frame` needs pandas; install it with `pip install 'sicl[pandas]'`, or use `sicl.results.rows`."
         ) from error
-    table: pandas.DataFrame = pandas.DataFrame(rows(folder))
+    table: pandas.DataFrame = library.DataFrame(rows(folder))
     return table

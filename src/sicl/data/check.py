@@ -109,7 +109,7 @@ def _check_folder(name: str, deep: bool) -> Iterator[Finding]:
     except DataError as error:
         yield Finding(name, "pictures", False, str(error))
         return
-    counts = np.bincount(dataset.labels) if dataset.labelled else []
+    counts: list[int] = np.bincount(dataset.labels).tolist() if dataset.labelled else []
     listed = ", ".join(f"{c} {n:,}" for c, n in list(zip(dataset.classes or (), counts))[:12])
     more = ", ..." if dataset.n_classes > 12 else ""
     what = f"of {dataset.n_classes} classes ({listed}{more})" if dataset.labelled else "without class folders"

@@ -67,7 +67,7 @@ class InvertedResidual(nn.Module):
         self.skip = stride == 1 and n_in == n_out
 
     def forward(self, features: Tensor) -> Tensor:
-        out = self.act(self.bn1(self.conv_pw(features)))
+        out: Tensor = self.act(self.bn1(self.conv_pw(features)))
         out = self.act(self.bn2(_same(self.conv_dw, out)))
         out = self.bn3(self.conv_pwl(out))
         return out + features if self.skip else out

@@ -171,10 +171,10 @@ def _untrained(
     std: Sequence[float] | None,
 ) -> tuple[nn.Module, Preprocess]:
     """Return the package's network that the tensors are of, and the preprocessing if the file states none."""
-    halves = {
-        "mean": mean or (parse_triple(metadata["mean"]) if "mean" in metadata else _HALF),
-        "std": std or (parse_triple(metadata["std"]) if "std" in metadata else _HALF),
-    }
+    halves = tuple(
+        tuple(given or (parse_triple(metadata[name]) if name in metadata else _HALF))
+        for name, given in (("mean", mean), ("std", std))
+    )
     if arch == "keras_resnet50":
         from sicl.models.imagenet import KerasResNet50
 
@@ -183,11 +183,12 @@ def _untrained(
         bias = state.get("classifier.bias", state.get("_fc.bias"))
         n_classes = 1000 if bias is None else bias.shape[0]
         size, resize = (240, 272) if arch == "efficientnet_lite1" else (224, 256)
-        preprocess = Preprocess(size=size, resize=resize, interpolation="bicubic", **halves)
-        return EfficientNetLite(DEPTHS[arch], n_classes=n_classes, **halves), preprocess
+        preprocess = _photo(size, resize, *halves)
+        network = EfficientNetLite(DEPTHS[arch], n_classes=n_classes, mean=halves[0], std=halves[1])
+        return network, preprocess
     patches = state.get("patch_embed.proj.weight")
     if (arch.startswith("vit") or not arch) and patches is not None and patches.shape[-1] != 4:
-        made = _vit(state, metadata, halves)
+        made = _vit(state, metadata, *halves)
         if made is not None:
             return made
     config = infer_config(state, metadata, source=source, arch=arch or None)
@@ -195,17 +196,21 @@ def _untrained(
     return config.build(), config.preprocess
 
 
+def _photo(size: int, resize: int, mean: tuple[float, ...], std: tuple[float, ...]) -> Preprocess:
+    return Preprocess(size=size, resize=resize, interpolation="bicubic", mean=mean, std=std)
+
+
 def _vit(
-    state: Mapping[str, Tensor], metadata: Mapping[str, str], halves: dict[str, Sequence[float]]
+    state: Mapping[str, Tensor], metadata: Mapping[str, str], mean: tuple[float, ...], std: tuple[float, ...]
 ) -> tuple[nn.Module, Preprocess] | None:
     """A plain ViT: 224 pixels of a photo, or fewer, to which smaller images are enlarged inside the network."""
-    model = vit_of(state, **halves, enlarge=False)
+    model = vit_of(state, mean=mean, std=std, enlarge=False)
     if model is None:
         return None
     size = model.image_size
     model.enlarge = metadata.get("enlarge", str(size < 224)).lower() == "true"
     resize = size if model.enlarge else int(size / 0.9)
-    return model, Preprocess(size=size, resize=resize, interpolation="bicubic", **halves)
+    return model, _photo(size, resize, mean, std)
 
 
 def count_classes(model: nn.Module) -> int | None:
