@@ -34,7 +34,7 @@ site: $(VENV)/.installed-dev
 
 # Real networks of timm and torchvision, in an environment of their own: several GB, on the CPU.
 test-models: $(MODELS)/.installed
-	OMP_NUM_THREADS=1 $(MODELS)/bin/python -m pytest -q -m models tests/models_real
+	OMP_NUM_THREADS=1 $(MODELS)/bin/python -m pytest -n 2 -m models tests/models_real
 
 architectures: $(MODELS)/.installed
 	OMP_NUM_THREADS=1 $(MODELS)/bin/python tests/models_real/table.py
@@ -68,7 +68,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 $(MODELS)/.installed: pyproject.toml $(SOURCES)
 	test -x $(MODELS)/bin/python || $(PYTHON) -m venv $(MODELS)
-	$(MODELS)/bin/pip install --quiet --disable-pip-version-check pytest -r tests/models_real/requirements.txt .
+	$(MODELS)/bin/pip install --quiet --disable-pip-version-check -r tests/models_real/requirements.txt .
 	touch $@
 
 clean:
