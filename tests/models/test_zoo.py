@@ -8,8 +8,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -31,8 +33,6 @@ IMAGES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 
 def test_the_demo_model_classifies_cifar_images_well() -> None:
     """On embedded test images the 16-wide ResNet-18 is right more than 85 times in 100."""
-    import numpy as np
-
     from sicl.data import load_dataset
 
     data = load_dataset("demo")
@@ -312,6 +312,34 @@ def test_a_model_that_does_not_state_its_normalisation_is_not_guessed(
     with pytest.raises(DataError, match="give `mean` and `std`"):
         load_model("hf:known")
     assert load_model("hf:known", mean=(0.5,) * 3, std=(0.5,) * 3).mean.flatten().tolist() == [0.5] * 3
+
+
+@pytest.mark.parametrize(
+    ("processor", "options"),
+    [
+        ("ViTImageProcessor", {"size": {"height": 48, "width": 48}}),
+        ("CLIPImageProcessor", {"size": {"shortest_edge": 56}, "crop_size": {"height": 48, "width": 48}}),
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 48}, "crop_pct": 0.75}),
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 384}}),
+    ],
+)
+def test_pictures_are_prepared_as_an_image_processor_prepares_them(
+    processor: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """A saved Hugging Face model is read with its processor: the same pixels, the same normalisation."""
+    transformers = pytest.importorskip("transformers")
+    size = options["size"].get("height", options["size"].get("shortest_edge"))
+    config = transformers.ViTConfig(
+        image_size=size, patch_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1
+    )
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
+    theirs = getattr(transformers, processor)(**options)
+    theirs.save_pretrained(tmp_path)
+    model = load_model(f"hf:{tmp_path}")
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (400, 601, 3), np.uint8))
+    expected = theirs(picture, return_tensors="pt")["pixel_values"]
+    ours = (model.preprocess(picture).unsqueeze(0) - model.mean) / model.std
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_weights_out_of_reach_are_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,14 +152,15 @@ def _of_processor(processor: Any, name: str) -> Preprocess:
         )
     share = getattr(processor, "crop_pct", None)
     resize = edge or size.get("height") or side
-    if edge and not crop and share and edge < 384:  # ConvNeXt's processor states the crop as a share.
-        resize = int(edge / share)
+    squash = not edge and not crop
+    if edge and not crop and share:  # ConvNeXt's processor: a share of small images, all of large ones.
+        resize, squash = (int(edge / share), False) if edge < 384 else (edge, True)
     normalise = _yes(processor, "do_normalize")
     return Preprocess(
         size=side,
         resize=max(side, resize),
         interpolation=Image.Resampling(getattr(processor, "resample", None) or 2).name.lower(),
-        fit="crop" if edge or crop else "squash",
+        fit="squash" if squash else "crop",
         mean=tuple(processor.image_mean) if normalise else (0.0, 0.0, 0.0),
         std=tuple(processor.image_std) if normalise else (1.0, 1.0, 1.0),
     )
