@@ -16,7 +16,12 @@ __version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from sicl.adapt import BatchNorm as BatchNorm
+    from sicl.adapt import Come as Come
+    from sicl.adapt import Cotta as Cotta
+    from sicl.adapt import Deyo as Deyo
     from sicl.adapt import Eata as Eata
+    from sicl.adapt import Lame as Lame
+    from sicl.adapt import Roid as Roid
     from sicl.adapt import Rotta as Rotta
     from sicl.adapt import Sar as Sar
     from sicl.adapt import Sotta as Sotta
@@ -39,7 +44,20 @@ if TYPE_CHECKING:
 
 # Imported on first use: `sicl --help` and plan checks should not wait for torch.
 _ROOMS = {
-    "sicl.adapt": ("BatchNorm", "Eata", "Rotta", "Sar", "Sotta", "Source", "Tent"),
+    "sicl.adapt": (
+        "BatchNorm",
+        "Come",
+        "Cotta",
+        "Deyo",
+        "Eata",
+        "Lame",
+        "Roid",
+        "Rotta",
+        "Sar",
+        "Sotta",
+        "Source",
+        "Tent",
+    ),
     "sicl.calibrate": (
         "SICL",
         "McDropout",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -39,6 +40,8 @@ _HELP = {
     "seeds": "Only these seeds, for example 0,1.",
     "n": "Images of each corruption; default: all.",
     "batch_size": "Samples a batch.",
+    "results": "The folder that holds the runs, a folder or a packed file each.",
+    "write": "A page whose generated parts (between begin and end marks) and figures are made anew.",
 }
 
 Listed = Optional[str]  # noqa: UP045
@@ -50,11 +53,15 @@ def list_presets() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from sicl.bench.paper.presets import PRESETS
+    from sicl.bench.paper.presets import ALIASES, PRESETS
 
     table = Table(box=None, show_header=False)
     for name, preset in PRESETS.items():
-        table.add_row(f"[bold]{name}[/bold]", preset.title)
+        also = ", ".join(alias for alias, parts in ALIASES.items() if parts == (name,))
+        table.add_row(f"[bold]{name}[/bold]", also, preset.title)
+    for alias, parts in ALIASES.items():
+        if len(parts) > 1:
+            table.add_row(f"[bold]{alias}[/bold]", "", "all of " + " and ".join(parts))
     Console(highlight=False).print(table)
 
 
@@ -100,33 +107,67 @@ def show(
     folder: Annotated[Path, typer.Argument(help="The folder with the records of a run.")],
 ) -> None:
     """Put the records of an earlier run beside the paper's numbers; runs nothing, needs no data."""
-    from sicl.bench.paper.presets import PRESETS
+    from sicl.bench.paper.presets import presets_of
     from sicl.bench.paper.show import show_preset
     from sicl.bench.run.schema import load_records
-    from sicl.errors import require_choice
 
-    require_choice(PRESETS, name=name)
-    show_preset(name, load_records(folder), folder)
+    for part, place in _places(presets_of(name), folder):
+        records = load_records(place)
+        _report(part, records, place, show_preset(part, records, place).drawing)
+
+
+@app.command()
+def claims(
+    results: Annotated[Path, typer.Argument(help=_HELP["results"])] = Path("results"),
+    write: Annotated[Optional[Path], typer.Option(help=_HELP["write"])] = None,  # noqa: UP045
+) -> None:
+    """Answer every claim of the paper from records: what we measured, and whether it agrees; runs nothing."""
+    from sicl.bench.paper.answers import claims_table, write_page
+    from sicl.bench.paper.evidence import Evidence
+
+    if write is None:
+        typer.echo(claims_table(Evidence(results)))
+        return
+    for path in write_page(write, results):
+        typer.echo(f"Wrote {path}.")
 
 
 def _run(name: str, options: dict[str, Any], out: Path | None, launch: Launch, dry_run: bool) -> None:
-    from sicl.bench.paper.presets import PRESETS, Choice
+    from sicl.bench.paper.presets import PRESETS, Choice, presets_of
     from sicl.bench.run.live import show_plan
-    from sicl.errors import require_choice
 
-    require_choice(PRESETS, name=name)
-    preset = PRESETS[name]
-    plan = preset.plan(name, Choice(**options))
+    parts = presets_of(name)
+    plans = {part: PRESETS[part].plan(part, Choice(**options)) for part in parts}
     if dry_run:
-        show_plan(plan)
+        for plan in plans.values():
+            show_plan(plan)
         return
     from sicl.bench.paper.show import show_preset
 
-    folder = out or Path("runs") / plan.name
-    launch = replace(launch, predictions=launch.predictions or preset.predictions)
-    result = launch.run(plan, folder)
-    show_preset(name, result.records, folder)
-    raise typer.Exit(1 if result.failed else 0)
+    failed = 0
+    whole = out or Path("runs") / (plans[parts[0]].name if len(parts) == 1 else name)
+    for part, folder in _places(parts, whole):
+        keep = launch.predictions or PRESETS[part].predictions
+        result = replace(launch, predictions=keep).run(plans[part], folder)
+        shown = show_preset(part, result.records, folder)
+        _report(part, result.records, folder, shown.drawing, len(plans[part]))
+        failed += len(result.failed)
+    raise typer.Exit(1 if failed else 0)
+
+
+def _places(parts: Sequence[str], folder: Path) -> list[tuple[str, Path]]:
+    """Return each part of a figure with its folder: one of its own where there are several."""
+    return [(part, folder / part if len(parts) > 1 else folder) for part in parts]
+
+
+def _report(
+    name: str, records: Sequence[Any], folder: Path, drawing: str | None, planned: int | None = None
+) -> None:
+    """Write the run's report again, now with its figure."""
+    from sicl.bench.report import write_report
+
+    drawings = [drawing] if drawing else []
+    write_report(records, folder / "report.html", title=name, planned=planned, drawings=drawings)
 
 
 def _split(text: str | None) -> list[str]:

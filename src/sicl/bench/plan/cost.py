@@ -29,7 +29,20 @@ GIGAFLOPS = {"demo": 0.07, "resnet18": 1.1, "resnet50": 2.6, "resnet101": 5.0, "
 IMAGENET_GIGAFLOPS = {"resnet18": 3.6, "resnet50": 8.2, "resnet101": 15.6, "vit": 35.0}
 UNKNOWN_GIGAFLOPS = 2.0
 
-METHOD_PASSES = {"source": 1, "batchnorm": 1, "tent": 4, "eata": 4, "sar": 7, "rotta": 6, "sotta": 7}
+METHOD_PASSES = {
+    "source": 1,
+    "batchnorm": 1,
+    "tent": 4,
+    "eata": 4,
+    "sar": 7,
+    "rotta": 6,
+    "sotta": 7,
+    "come": 4,
+    "deyo": 5,
+    "cotta": 37,
+    "roid": 6,
+    "lame": 1,
+}
 CALIBRATOR_PASSES = {"softmax": 0, "temperature_scaling": 0, "mc_dropout": 20, "transcal": 1, "pseudocal": 1}
 
 ADAPTIVE = 20

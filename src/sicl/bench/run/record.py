@@ -20,7 +20,7 @@ from sicl.types import Batch, Prediction
 
 __all__ = ["Record", "Recorder", "load_records", "record_from_predictions"]
 
-DETAILS = ("spec", "environment", "timing", "data")
+DETAILS = ("spec", "environment", "timing", "data", "counters")
 
 
 class Recorder:
@@ -67,9 +67,10 @@ class Recorder:
         environment: Mapping[str, Any] | None = None,
         timing: Mapping[str, Any] | None = None,
         data: Mapping[str, Any] | None = None,
+        counters: Mapping[str, int] | None = None,
     ) -> Record:
         """Compute every metric and return the record; the arguments go into it as they are."""
-        given = (spec, environment, timing, data)
+        given = (spec, environment, timing, data, counters)
         self._details = {name: dict(value or {}) for name, value in zip(DETAILS, given)}
         return _record(self._identity(), self._details, self._samples())
 
@@ -131,7 +132,7 @@ def record_from_predictions(path: str | Path) -> Record:
         samples = _samples_of(arrays, meta["calibrators"])
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"`{path}` is no file of saved predictions: {error}.") from error
-    return _record(meta["cell"], {name: meta[name] for name in DETAILS}, samples)
+    return _record(meta["cell"], {name: meta.get(name, {}) for name in DETAILS}, samples)
 
 
 def _samples_of(arrays: Mapping[str, NDArray[Any]], names: list[str]) -> Samples:

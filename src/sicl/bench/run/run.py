@@ -107,6 +107,7 @@ def _run(
         environment=environment(shelf.device),
         timing={"load_s": loaded - started, "run_s": played - loaded, "waiting_for_data_s": waiting},
         data=stage.provenance,
+        counters=stage.panel.adapter.counters,
     )
     record = replace(record, calibrators=_with_summaries(record.calibrators, stage.panel))
     return Outcome(record, _predictions_bytes(recorder) if predictions else None)

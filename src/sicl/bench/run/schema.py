@@ -20,7 +20,7 @@ class Record:
     Args:
         dataset: for example "cifar10-c".
         model: for example "resnet18".
-        method: "source", "batchnorm", "tent", "eata", "sar", "rotta", "sotta".
+        method: for example "tent".
         stream: "benign", "dynamic", "noisy", "continual", "mixed".
         seed: the seed of the whole cell.
         corruption: the corruption of a benign or noisy stream; None for streams of several.
@@ -36,6 +36,7 @@ class Record:
         environment: versions, device, seeds.
         timing: seconds by phase.
         data: provenance of the data and weights.
+        counters: what the adapter counted: updates, samples kept for them, resets (SAR's recoveries).
         schema: the version of this format.
     """
 
@@ -57,6 +58,7 @@ class Record:
     environment: dict[str, Any] = field(default_factory=dict)
     timing: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:

@@ -25,6 +25,13 @@ METHODS = {
     "sar": "SAR",
     "rotta": "RoTTA",
     "sotta": "SoTTA",
+    "come": "COME",
+    "sar+come": "SAR with COME",
+    "deyo": "DeYO",
+    "cotta": "CoTTA",
+    "roid": "ROID",
+    "lame": "LAME",
+    "sotta+sicl": "SoTTA with SICL",
 }
 DATASETS = {
     "cifar10-c": "CIFAR-10-C",
@@ -35,7 +42,13 @@ DATASETS = {
     "imagenet": "ImageNet",
     "demo": "Demo",
 }
-MODELS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50", "resnet101": "ResNet-101", "vit": "ViT"}
+MODELS = {
+    "resnet18": "ResNet-18",
+    "resnet50": "ResNet-50",
+    "resnet101": "ResNet-101",
+    "vit": "ViT",
+    "vit_tiny": "ViT-Tiny",
+}
 STREAMS = {name: name.capitalize() for name in ("benign", "dynamic", "noisy", "continual", "mixed")}
 SHORT = ("Gauss", "Shot", "Impulse", "Defocus", "Glass", "Motion", "Zoom", "Snow", "Frost", "Fog")
 SHORT_DOMAINS = dict(zip(CORRUPTIONS, (*SHORT, "Bright", "Contrast", "Elastic", "Pixelate", "JPEG")))
