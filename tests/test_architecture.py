@@ -18,7 +18,7 @@ FLOORS = [
     {"adapt", "calibrate", "data", "streams", "train"},
     {"monitor"},
     {"bench", "predict"},
-    {"cli"},
+    {"cli", "results"},
 ]
 FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 FILES = sorted(PACKAGE.rglob("*.py"))
