@@ -14,7 +14,7 @@ import sicl
 
 PACKAGE = Path(sicl.__file__).parent
 FLOORS = [
-    {"types", "errors", "spec"},
+    {"types", "errors", "spec", "selective"},
     {"engine.kernels", "corruptions", "metrics", "pictures", "states"},
     {"perturb"},
     {"engine"},
@@ -22,8 +22,8 @@ FLOORS = [
     {"adapt", "data"},
     {"calibrate", "streams", "train"},
     {"monitor"},
-    {"bench"},
-    {"cli"},
+    {"bench", "predict"},
+    {"cli", "results"},
 ]
 """Rooms, and rooms within rooms, from the ground up: a room imports from its own floor or below."""
 FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}

@@ -305,6 +305,19 @@ def test_the_cost_counts_images_and_passes() -> None:
     assert cell_images(mixed.cells[0]) == 2 * 15 * 1500
 
 
+def test_a_dry_run_counts_a_folders_pictures(tmp_path: Path) -> None:
+    """What is there, not a guess; an empty folder is said before anything runs."""
+    (tmp_path / "cat").mkdir()
+    plan = load_plan(
+        {**DEMO, "datasets": [f"folder:{tmp_path}"], "streams": [{"name": "benign", "corruptions": ["fog"]}]}
+    )
+    with pytest.raises(DataError, match="has no images"):
+        estimate(plan)
+    for index in range(3):
+        (tmp_path / "cat" / f"{index}.png").touch()
+    assert cell_images(plan.cells[0]) == 3
+
+
 def test_own_parts_make_a_plan() -> None:
     """The plan that the other tests run has four cells."""
     assert len(load_plan(TINY)) == 4

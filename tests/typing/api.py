@@ -1,53 +1,46 @@
-"""The public API as a user writes it, with the types that mypy must find: checked by `mypy`, never run."""
+"""What type checkers see of the public API: checked by mypy (`make types`), never run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from torch import Tensor, nn
 from typing_extensions import assert_type
 
 import sicl
-from sicl.adapt import Adapter, Method
-from sicl.calibrate import Calibrated, Calibrator
-from sicl.engine.engine import Engine, EngineOptions
-from sicl.engine.split import Begun, Split
-from sicl.engine.variants import Votes
+from sicl.adapt import Adapter
+from sicl.calibrate import Calibrated
+from sicl.metrics import OperatingPoint, expected_calibration_error, threshold_for_risk
 
 
-def use(model: nn.Module, images: Tensor, labels: Tensor) -> None:
-    """Attach, predict, save."""
-    method: Method = sicl.Tent(lr=1e-3)
-    adapted = method.attach(model)
+def a_stranger_uses_it(images: Tensor, labels: Tensor, picture: Image.Image) -> None:
+    """The lines of the README, with their types."""
+    model = sicl.load_model("demo", device="cpu")
+    assert_type(model, nn.Module)
+    wrapped = sicl.Normalized(model, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    assert_type(wrapped(images), Any)
+    assert_type(sicl.Preprocess(size=32)(picture), Tensor)
+    adapted = sicl.Tent(lr=1e-3).attach(wrapped)
     assert_type(adapted, Adapter)
-    assert_type(adapted(images), Tensor)
-    spec: Calibrator = sicl.SICL(variants="adaptive", engine="traced")
-    trusted = spec.attach(adapted, source=sicl.SourceData(images, labels))
+    trusted = sicl.SICL().attach(adapted)
     assert_type(trusted, Calibrated)
     out = trusted(images)
     assert_type(out, sicl.Prediction)
-    assert_type(out.confidence, Tensor)
-    assert_type(out.signals, Mapping[str, Tensor])
     assert_type(out.accept(0.9), Tensor)
+    assert_type(out.confidence, Tensor)
     assert_type(trusted.state_dict(), dict[str, Any])
-    panel = sicl.Panel({"sicl": sicl.SICL.paper(), "softmax": sicl.Softmax()}, model)
+    assert_type(trusted.explain(), str)
+    panel = sicl.Panel({"softmax": sicl.Softmax()}, adapted, source=sicl.SourceData(images, labels))
     assert_type(panel(images), dict[str, sicl.Prediction])
-    assert_type(sicl.load_model("demo"), nn.Module)
+    assert_type(expected_calibration_error(out.confidence, labels), float)
+    assert_type(threshold_for_risk(out.confidence, labels, risk=0.1), OperatingPoint | None)
 
 
-def resume(model: nn.Module, images: Tensor, labels: Tensor) -> None:
-    """Run once, resume many times."""
-    engine = Engine(Split(model, statistics="frozen"), EngineOptions())
-    begun = engine.begin(images)
-    assert_type(begun, Begun)
-    assert_type(engine.votes(begun, engine.view(images.flip(-1)), labels, 0.9), Votes)
-    assert_type(engine.logits(begun), Tensor)
-
-
-def refused(model: nn.Module) -> None:
-    """What mypy must not accept."""
-    sicl.SICL(engine="compile")  # type: ignore[arg-type]
-    sicl.SICL(votes="loud")  # type: ignore[arg-type]
-    sicl.Tent(rate=1e-3)  # type: ignore[call-arg]
-    Split(model, statistics="fresh")  # type: ignore[arg-type]
+def wrong_uses_are_seen(model: nn.Module) -> None:
+    """Each line must be an error to a type checker; an unused ignore fails the check."""
+    sicl.Tent(1e-3)  # type: ignore[arg-type, call-arg]
+    sicl.load_model(model)  # type: ignore[arg-type]
+    sicl.load_model(Path("m.pt"), devise="cpu")  # type: ignore[call-arg]
+    sicl.Preprocess(size="32")  # type: ignore[arg-type]

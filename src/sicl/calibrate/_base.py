@@ -189,6 +189,13 @@ class Calibrated(_Live):
             self.adapter.step(images, lambda moment: seen.append(self.calibration.predict(moment)))
         return seen[0]
 
+    def explain(self) -> str:
+        """Say in words who predicts, who calibrates, which engine runs and why not a faster one."""
+        named = type(getattr(self.calibration, "spec", self.calibration)).__name__
+        calibrator = named.removeprefix("_").removesuffix("Calibration")
+        method = type(self.adapter.spec).__name__
+        return "\n".join([f"{method} predicts, {calibrator} calibrates", *explain_engine(self.calibration)])
+
     def reset(self) -> None:
         """Return both the adapter and the calibration to their start."""
         with self._lock:
@@ -205,6 +212,19 @@ class Calibrated(_Live):
         parts = {"calibration": self.calibration, "adapter": self.adapter}
         with self._lock:
             _load_together(state, parts, "a calibrated model")
+
+
+def explain_engine(calibration: Calibration) -> list[str]:
+    """Return the engine of a calibration in words, a line each; none if it has no engine."""
+    engine = getattr(calibration, "engine", None)
+    if engine is None:
+        return []
+    if not engine.split.plan:
+        return ["engine: chosen on the first batch"]
+    lines = [f"engine: {engine.name}, cut at {engine.split.point}"]
+    if engine.reason:
+        lines.append(f"not faster because {engine.reason}")
+    return [*lines, *(f"note: {note}" for note in engine.notes)]
 
 
 class Panel(_Live):
@@ -269,7 +289,9 @@ class Panel(_Live):
         parts = {f"the calibration {name!r}": part for name, part in self.calibrations.items()}
         given = {f"the calibration {name!r}": part for name, part in states.items()}
         with self._lock:
-            _load_together({**given, "adapter": state["adapter"]}, {**parts, "adapter": self.adapter}, "a panel")
+            _load_together(
+                {**given, "adapter": state["adapter"]}, {**parts, "adapter": self.adapter}, "a panel"
+            )
 
 
 def as_adapter(target: nn.Module | Adapter) -> Adapter:

@@ -11,7 +11,7 @@ from typing import NoReturn
 import typer
 
 from sicl import __version__
-from sicl.cli import bench, data, demo, doctor, paper, report, results, train
+from sicl.cli import bench, data, demo, doctor, paper, predict, report, results, train, watch
 from sicl.errors import SetupError, SiclError
 
 app = typer.Typer(
@@ -47,6 +47,8 @@ def version() -> None:
 
 
 app.command()(demo.demo)
+app.command()(predict.predict)
+app.command()(watch.watch)
 app.command()(doctor.doctor)
 app.command()(bench.bench)
 app.command()(report.report)

@@ -104,7 +104,8 @@ def make(
 @app.command()
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Data sets to check; none means all that are there.")
+        list[str] | None,
+        typer.Argument(help="Data sets to check, or folder:PATH; none means all that are there."),
     ] = None,
     data: DataOption = None,
     deep: Annotated[bool, typer.Option("--deep", help="Also decode every image file.")] = False,

@@ -25,10 +25,29 @@ from sicl.errors import (
     require_path,
 )
 from sicl.models.cifar import ARCHITECTURES, CIFAR10_MEAN, CIFAR10_STD
+from sicl.models.preprocess import Preprocess, require_channels
 from sicl.spec import Spec
 
 _NESTS = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
+_FAMILIES = {
+    r"stages\.0\.blocks\.0\.conv_dw\.": "timm:convnext_tiny",
+    r"features\.1\.0\.layer_scale$": "torchvision:convnext_tiny",
+    r"layers\.0\.blocks\.0\.attn\.relative_position_bias_table$": "timm:swin_tiny_patch4_window7_224",
+    r"features\.1\.0\.attn\.relative_position_bias_table$": "torchvision:swin_t",
+    r"blocks\.0\.mlp_tokens\.": "timm:mixer_b16_224",
+    r"dist_token$": "timm:deit_tiny_distilled_patch16_224",
+    r"blocks\.0\.attn\.qkv\.": "timm:vit_tiny_patch16_224",
+    r"conv_stem\.": "timm:efficientnet_b0",
+    r"features\.denseblock1\.": "timm:densenet121",
+    r"(s1|trunk_output\.block1)\.": "timm:regnety_004",
+    r"stages\.0\.blocks\.0\.token_mixer\.": "timm:poolformer_s12",
+    r"vit\.embeddings\.": "hf:FOLDER",
+    r"encoder\.layers\.encoder_layer_0\.": "torchvision:vit_b_16",
+    r"features\.0\.0\.weight$": "torchvision:mobilenet_v2",
+    r"features\.0\.weight$": "torchvision:vgg16",
+}
+"""Names that tell a library's family, and an example of the `arch` to give; the first that is found counts."""
 _DEPTHS = {(2, 2, 2, 2): "resnet18", (3, 4, 6, 3): "resnet50", (3, 4, 23, 3): "resnet101"}
 
 LARGEST_WEIGHT = 1e12
@@ -58,11 +77,15 @@ class ModelConfig(Spec):
     def __post_init__(self) -> None:
         require_choice(ARCHITECTURES, arch=self.arch)
         require_between(1, LARGEST_WIDTH, width=self.width, n_classes=self.n_classes)
-        for name, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) != 3:
-                raise OptionError(f"`{name}` must have three values, got {len(values)}.")
+        object.__setattr__(self, "mean", require_channels(mean=self.mean))
+        object.__setattr__(self, "std", require_channels(std=self.std))
         require_between(-1e3, 1e3, **{f"mean[{i}]": value for i, value in enumerate(self.mean)})
         require_between(1e-6, 1e3, **{f"std[{i}]": value for i, value in enumerate(self.std)})
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """How pictures are made for it: 32 pixels, the size of CIFAR's images."""
+        return Preprocess(size=32, mean=self.mean, std=self.std)
 
     def build(self) -> nn.Module:
         """Return the network with fresh weights."""
@@ -78,6 +101,7 @@ class ModelConfig(Spec):
             "n_classes": str(self.n_classes),
             "mean": _join(self.mean),
             "std": _join(self.std),
+            "preprocess": self.preprocess.to_json(),
         }
 
 
@@ -242,7 +266,14 @@ def _infer_arch(state: Mapping[str, Tensor], source: str) -> str:
     blocks = {".".join(name.split(".")[:2]) for name in state if name.startswith("layer")}
     depths = tuple(sum(block.startswith(f"layer{stage}.") for block in blocks) for stage in (1, 2, 3, 4))
     if depths in _DEPTHS:
-        return _DEPTHS[depths]
+        batch_norm = any(name.endswith("running_mean") for name in state)
+        return _DEPTHS[depths] if batch_norm else f"{_DEPTHS[depths]}_gn"
+    for pattern, example in _FAMILIES.items():
+        if any(re.match(pattern, name) for name in state):
+            raise DataError(
+                f"The names in {source!r} are those of another library's network; give `arch`, as "
+                f"arch={example!r} with the model's own name."
+            )
     raise DataError(
         f"The architecture of {source!r} is not clear from its tensors; give `arch`, one of "
         f"{', '.join(ARCHITECTURES)}, or a name such as 'timm:resnet50'."

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sicl.bench.plan.cell import Cell
 from sicl.bench.plan.plan import Plan
+from sicl.data.folders import count_folder
 
 IMAGES = {
     "demo": 1500,
@@ -86,6 +88,8 @@ def cell_images(cell: Cell) -> int:
     name, options = cell.spec["dataset"]["name"], cell.spec["stream"]["options"]
     base, _, protocol = name.partition(":")
     size = PROTOCOLS.get(protocol) or IMAGES.get(base.removesuffix("-c"), UNKNOWN_IMAGES)
+    if base == "folder":
+        size = count_folder(Path(protocol).expanduser())
     if "corruptions" in options:
         n = len(options["corruptions"]) * (options.get("per_corruption") or size)
     else:

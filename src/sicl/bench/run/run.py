@@ -23,6 +23,7 @@ from sicl.bench.run.shelf import Shelf, require_classes
 from sicl.calibrate import Calibrator, Panel
 from sicl.errors import InputError, SetupError, SiclError
 from sicl.metrics import CumulativeEce
+from sicl.models.preprocess import preprocess_of
 from sicl.streams import OpenStream, make_stream
 from sicl.types import OOD_LABEL, Batch, Prediction
 
@@ -159,6 +160,7 @@ class _Stage:
         source = shelf.source(**spec["dataset"]["source"]) if spec["dataset"]["source"] else None
         model, checksum = shelf.model(spec["model"]["load"], spec["model"]["options"])
         require_classes(model, dataset, spec["model"]["load"])
+        dataset = dataset.prepared(preprocess_of(model)) if dataset.name.startswith("folder:") else dataset
         method, calibrators = resolve(spec)
         stream = make_cell_stream(spec["stream"])
         opened = stream.open(dataset, device=shelf.device, cache=shelf.cache, root=shelf.data)

@@ -97,7 +97,12 @@ def weights_checksum(model: nn.Module) -> str:
 
 
 def require_classes(model: nn.Module, dataset: Dataset, load: str) -> None:
-    """Raise `OptionError` if the data set has classes the model does not know."""
+    """Raise `OptionError` if the data set has no labels, or classes the model does not know."""
+    if not dataset.labelled:
+        raise OptionError(
+            f"{dataset.name!r} has no class folders, so nothing can be measured on it; sort its pictures into one "
+            "folder a class, or use `sicl predict`."
+        )
     known = count_classes(model)
     if known is not None and known < dataset.n_classes:
         raise OptionError(
