@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+MODELS := .venv-models
 
-.PHONY: demo test lint types wheel docs clean
+.PHONY: demo test lint types wheel docs figures site test-models architectures release-check clean
 
 demo: $(VENV)/.installed
 	$(BIN)/sicl demo
@@ -23,6 +24,30 @@ types: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m sicl.cli.reference --check docs/cli.md
 
+# The figures of the concept pages.
+figures: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python docs/figures.py
+
+# The documentation site; a broken link or reference is an error.
+site: $(VENV)/.installed-dev
+	$(BIN)/mkdocs build --strict --quiet
+
+# Real networks of timm and torchvision, in an environment of their own: several GB, on the CPU.
+test-models: $(MODELS)/.installed
+	OMP_NUM_THREADS=1 $(MODELS)/bin/python -m pytest -n 2 -m models tests/models_real
+
+architectures: $(MODELS)/.installed
+	OMP_NUM_THREADS=1 $(MODELS)/bin/python tests/models_real/table.py
+
+# Wheel and sdist, checked, installed into a clean environment and run there without the repository.
+release-check: $(VENV)/.installed-dev
+	rm -rf dist build/clean
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv build/clean
+	build/clean/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd build/clean && ./bin/sicl doctor && ./bin/sicl demo --images 64 --corruptions contrast --calibrators softmax,sicl --out demo
+
 wheel: $(VENV)/.installed-dev
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
@@ -41,5 +66,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt ".[dev]"
 	touch $@
 
+$(MODELS)/.installed: pyproject.toml $(SOURCES)
+	test -x $(MODELS)/bin/python || $(PYTHON) -m venv $(MODELS)
+	$(MODELS)/bin/pip install --quiet --disable-pip-version-check -r tests/models_real/requirements.txt .
+	touch $@
+
 clean:
-	rm -rf $(VENV) dist build sicl-demo sicl-runs
+	rm -rf $(VENV) $(MODELS) site dist build sicl-demo sicl-runs

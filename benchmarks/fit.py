@@ -49,7 +49,7 @@ class Both(SiclCalibration):
             # The mirror is asked by the batch's statistics in both cases.
             asks[-1] = Ask(self.renewed["mirror"], 1)
             votes = self.poll(asks, moment.images, labels, temperature, steady=False).by_name()
-            out[name] = torch.stack([votes[m].mean(self.options.votes) for m in self.options.members]).mean(0)
+            out[name] = torch.stack([votes[m].mean(self.spec.votes) for m in self.spec.members]).mean(0)
         engine = self.renewed["mirror"].engine
         clean = engine.begin(moment.images)
         view = engine.logits(clean, engine.view(moment.images.flip(-1)))[0]

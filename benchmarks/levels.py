@@ -41,8 +41,8 @@ class Recorder(SiclCalibration):
             self.load_state_dict(before)
             temperature = fitted.clamp_max(1.0) * fitted.clamp_min(1.0) ** power
             votes, _, _ = self.ask(moment.images, labels, temperature)
-            for member in self.options.members:
-                out[f"{prefix}{member} {power:g}"] = votes[member].mean(self.options.votes)
+            for member in self.spec.members:
+                out[f"{prefix}{member} {power:g}"] = votes[member].mean(self.spec.votes)
         return out
 
 

@@ -53,3 +53,14 @@ def test_a_study_without_recordings_says_so(tmp_path: Path, arguments: list[str]
     assert done.returncode == 2
     assert sentence in done.stderr.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_study_of_promised_risk_reads_committed_records(tmp_path: Path) -> None:
+    """A row a calibrator; the softmax of an adapting network breaks its promise more than SICL does."""
+    numbers, picture = tmp_path / "risk.json", tmp_path / "risk.svg"
+    table = study("risk.py", ROOT / "results" / "demo-benign", "--json", numbers, "--svg", picture)
+    rows = {(row["calibrator"], row["caution"] > 1): row for row in json.loads(numbers.read_text())}
+    assert rows["softmax", False]["0.1"]["realised"] > rows["sicl", False]["0.1"]["realised"]
+    assert rows["sicl", True]["0.1"]["kept"] >= rows["sicl", False]["0.1"]["kept"]
+    assert len(table.splitlines()) == 2 + len(rows)
+    assert picture.read_text().startswith("<svg")

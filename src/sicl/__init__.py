@@ -12,11 +12,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from sicl.adapt import BatchNorm as BatchNorm
+    from sicl.adapt import Come as Come
+    from sicl.adapt import Cotta as Cotta
+    from sicl.adapt import Deyo as Deyo
     from sicl.adapt import Eata as Eata
+    from sicl.adapt import Lame as Lame
+    from sicl.adapt import Roid as Roid
     from sicl.adapt import Rotta as Rotta
     from sicl.adapt import Sar as Sar
     from sicl.adapt import Sotta as Sotta
@@ -30,14 +35,30 @@ if TYPE_CHECKING:
     from sicl.calibrate import TemperatureScaling as TemperatureScaling
     from sicl.calibrate import TransCal as TransCal
     from sicl.errors import SiclError as SiclError
+    from sicl.models.preprocess import Normalized as Normalized
+    from sicl.models.preprocess import Preprocess as Preprocess
     from sicl.models.zoo import load_model as load_model
+    from sicl.monitor import Monitor as Monitor
     from sicl.types import Batch as Batch
     from sicl.types import Prediction as Prediction
     from sicl.types import SourceData as SourceData
 
 # Imported on first use: `sicl --help` and plan checks should not wait for torch.
 _ROOMS = {
-    "sicl.adapt": ("BatchNorm", "Eata", "Rotta", "Sar", "Sotta", "Source", "Tent"),
+    "sicl.adapt": (
+        "BatchNorm",
+        "Come",
+        "Cotta",
+        "Deyo",
+        "Eata",
+        "Lame",
+        "Roid",
+        "Rotta",
+        "Sar",
+        "Sotta",
+        "Source",
+        "Tent",
+    ),
     "sicl.calibrate": (
         "SICL",
         "McDropout",
@@ -48,7 +69,9 @@ _ROOMS = {
         "TransCal",
     ),
     "sicl.errors": ("SiclError",),
+    "sicl.models.preprocess": ("Normalized", "Preprocess"),
     "sicl.models.zoo": ("load_model",),
+    "sicl.monitor": ("Monitor",),
     "sicl.types": ("Batch", "Prediction", "SourceData"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}

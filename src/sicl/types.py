@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sicl.errors import InputError, require_between
+from sicl.errors import InputError, OptionError, require_between
+from sicl.selective import (
+    bounded_threshold,
+    calibrated_probabilities,
+    expected_threshold,
+    prediction_sets,
+    require_share,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,6 +41,10 @@ class Batch:
         return len(self.domains)
 
 
+class AlarmWarning(UserWarning):
+    """A monitor is alarmed, so nothing is accepted at a promised risk."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """What a calibrated classifier says about a batch. All tensors are detached, on the model's device.
@@ -42,17 +54,63 @@ class Prediction:
         confidence: float32, N, in [0, 1]; the likelihood that the label is right.
         logits: N x C, the adapter's own.
         signals: what the confidence was made from, by name, each N or a scalar.
+        alarm: why the confidence must not be acted on, as a monitor says it; empty while all is well.
     """
 
     labels: Tensor
     confidence: Tensor
     logits: Tensor
     signals: Mapping[str, Tensor] = field(default_factory=dict)
+    alarm: str = ""
 
-    def accept(self, threshold: float) -> Tensor:
-        """Return a boolean mask of the samples whose confidence reaches `threshold`."""
-        require_between(0.0, 1.0, threshold=threshold)
-        return self.confidence >= threshold
+    def accept(
+        self,
+        threshold: float | None = None,
+        *,
+        risk: float | None = None,
+        caution: float = 1.0,
+        labelled: tuple[Tensor, Tensor] | None = None,
+        delta: float = 0.05,
+    ) -> Tensor:
+        """Return a boolean mask of the samples to act on.
+
+        With `threshold`: those whose confidence reaches it. With `risk`: as many as can be accepted while their
+        expected error rate, by the calibrated confidence alone, is at most `risk`; with `labelled` samples the
+        bound holds with probability 1 - `delta` for samples like those, whatever the confidence is worth. While a
+        monitor is alarmed, `risk` accepts nothing and warns why.
+
+        Args:
+            threshold: in [0, 1].
+            risk: the error rate allowed among the accepted, between 0 and 1.
+            caution: how many times each doubt counts, 1 or more; without labels only.
+            labelled: (confidence, correct) of samples like these.
+            delta: how often the bound from labelled samples may fail.
+
+        Raises:
+            OptionError: not exactly one of `threshold` and `risk` is given, or a value is out of range.
+        """
+        if threshold is not None and risk is None:
+            require_between(0.0, 1.0, threshold=threshold)
+            return self.confidence >= threshold
+        if threshold is not None or risk is None:
+            raise OptionError("`accept` needs either a `threshold` or a `risk`; give exactly one of them.")
+        require_share(risk=risk, delta=delta)
+        if self.alarm:
+            warnings.warn(f"Nothing is accepted at a promised risk: {self.alarm}", AlarmWarning, stacklevel=2)
+            return self.confidence > 1
+        if labelled is None:
+            # Compared as it was sorted: a float32 threshold must find its own sample again.
+            return self.confidence.double() >= expected_threshold(self.confidence, risk, caution=caution)
+        return self.confidence.double() >= bounded_threshold(*labelled, risk=risk, delta=delta)
+
+    @property
+    def probabilities(self) -> Tensor:
+        """Return N x C calibrated probabilities: the largest entry is the confidence, order and ties are kept."""
+        return calibrated_probabilities(self.logits, self.confidence)
+
+    def sets(self, coverage: float = 0.9) -> Tensor:
+        """Return N x C, true for the classes of each sample's smallest set that holds `coverage` probability."""
+        return prediction_sets(self.probabilities, coverage)
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])

@@ -9,7 +9,21 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from sicl.adapt import BatchNorm, Eata, Method, Rotta, Sar, Sotta, Source, Tent
+from sicl.adapt import (
+    BatchNorm,
+    Come,
+    Cotta,
+    Deyo,
+    Eata,
+    Lame,
+    Method,
+    Roid,
+    Rotta,
+    Sar,
+    Sotta,
+    Source,
+    Tent,
+)
 from sicl.models.cifar import BasicBlock, ResNet
 from sicl.models.vit import VisionTransformer
 from sicl.types import SourceData
@@ -22,6 +36,11 @@ SPECS: dict[str, Method] = {
     "sar": Sar(lr=0.05, margin=2.0, recovery=0.0),
     "rotta": Rotta(lr=0.01, nu=0.5, capacity=12, update_every=8),
     "sotta": Sotta(lr=0.01, threshold=0.0, capacity=12, update_every=8),
+    "come": Come(lr=0.05),
+    "deyo": Deyo(lr=0.05, margin=2.0, threshold=-1.0),
+    "cotta": Cotta(lr=0.01, momentum=0.5, views=3, threshold=1.0),
+    "roid": Roid(lr=0.05),
+    "lame": Lame(),
 }
 """Every method, set so that an untrained network's samples are used and each batch of eight moves something."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,10 @@ from sicl.engine.norms import norm_layers
 from sicl.errors import InputError, OptionError
 
 BOTH = ("before", "after")
-LEARNERS = [name for name in SPECS if name not in ("source", "batchnorm")]
+LEARNERS = [name for name in SPECS if name not in ("source", "batchnorm", "lame")]
+BATCH_STATISTICS = ["batchnorm", "tent", "eata", "sar", "come", "deyo", "cotta", "roid"]
+CORRECTED = ["cotta", "roid", "lame"]
+"""Methods that say more of a batch than their network does."""
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -91,6 +95,11 @@ def test_only_the_named_parameters_move(name: str) -> None:
         "sar": early,
         "rotta": affine | {n for n in running if not n.endswith("tracked")},
         "sotta": early | running,
+        "come": affine,
+        "deyo": early,
+        "cotta": {n for n, _ in adapter.network.named_parameters()},
+        "roid": affine,
+        "lame": set(),
     }[name]
     assert changed <= allowed
     # A bias in front of a dead channel may stand still; most of what may move does.
@@ -197,7 +206,8 @@ def test_the_observer_sees_the_state_that_predicts(name: str, predict: str) -> N
     def observe(moment: Moment) -> None:
         before = copy.deepcopy(adapter.state_dict())
         with torch.no_grad():
-            assert torch.equal(moment.network(moment.images), moment.logits)
+            again = torch.equal(moment.network(moment.images), moment.logits)
+        assert again or name in CORRECTED
         assert not moved(before["network"], adapter.state_dict()["network"])
         assert moment.network is adapter.network
         seen.append(moment)
@@ -234,14 +244,25 @@ def test_counters_tell_what_happened(name: str) -> None:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_a_batch_of_one_works(name: str) -> None:
-    """Single images stream through, and memories still fill."""
+    """Single images stream through, memories still fill, and a warning says once what to expect."""
     adapter = attached(name)
-    for image in random_images(9, size=32):
-        assert adapter(image.unsqueeze(0)).shape == (1, 10)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for image in random_images(9, size=32):
+            assert adapter(image.unsqueeze(0)).shape == (1, 10)
     assert adapter.counters["samples"] == 9
+    said = [str(warning.message) for warning in caught]
+    assert len(said) == (name in BATCH_STATISTICS)
+    assert all("batch of one" in text and "`Rotta`" in text for text in said)
 
 
-@pytest.mark.parametrize("name", ["batchnorm", "tent", "eata", "sar"])
+@pytest.mark.parametrize("name", [name for name in SPECS if name != "batchnorm"])
+def test_a_batch_of_one_gets_no_warning_from_layer_norms(name: str) -> None:
+    """Nothing is normalised over the batch there."""
+    assert attached(name, small_vit())(random_images(1)).shape == (1, 10)
+
+
+@pytest.mark.parametrize("name", BATCH_STATISTICS)
 def test_statistics_of_one_value_are_refused_in_one_sentence(name: str) -> None:
     """An 8-pixel image reaches the last stage as one pixel; the adapter is usable afterwards."""
     adapter = attached(name)
@@ -249,7 +270,7 @@ def test_statistics_of_one_value_are_refused_in_one_sentence(name: str) -> None:
     with pytest.raises(InputError, match="at least two images a batch"):
         adapter(random_images(1, size=8))
     assert not moved(before, snapshot(adapter.network))
-    assert adapter(random_images(2, size=8)).shape == (2, 10)
+    assert adapter(random_images(8, size=8)).shape == (8, 10)
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -273,10 +294,10 @@ def test_transformers_adapt_their_layer_norms(name: str) -> None:
     for images in stream():
         adapter(images)
     changed = moved(before, snapshot(adapter.network))
-    assert all(".norm" in key or key.startswith("norm.") for key in changed)
+    assert name == "cotta" or all(".norm" in key or key.startswith("norm.") for key in changed)
     late = {key for key in changed if key.startswith(("blocks.9", "blocks.10", "blocks.11", "norm."))}
     assert bool(changed) == (name in LEARNERS)
-    assert bool(late) == (name in ("tent", "eata", "rotta"))
+    assert bool(late) == (name in ("tent", "eata", "rotta", "come", "cotta", "roid"))
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sicl.adapt import METHODS
-from sicl.adapt._presets import PAPER
+from sicl.adapt._presets import PAPER, SINCE
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -29,6 +29,6 @@ def test_the_page_names_every_method_and_every_preset_option() -> None:
     page = (DOCS / "methods.md").read_text()
     for method in METHODS.values():
         assert f"`{method.__name__}`" in page
-    for name, datasets in PAPER.items():
+    for name, datasets in {**PAPER, **SINCE}.items():
         for option in datasets["cifar10"]:
             assert re.search(rf"\| `{name}\.[^|]*\b{option}\b|\| `{name}\.\w+`[^|]*`{option}`", page), option

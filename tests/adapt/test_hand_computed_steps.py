@@ -305,9 +305,26 @@ def test_sotta_can_filter_with_any_calibrators_confidence() -> None:
     """The memory holds what the calibrator trusts, not what the softmax is sure of."""
     images = tiny_images(6, seed=1)
     trusted = torch.tensor([0.9, 0.1, 0.8, 0.2, 0.3, 0.95])
-    spec = Sotta(lr=0.02, rho=0.3, threshold=0.5, update_every=6, confidence=FixedConfidence(trusted))
+    calibrator = FixedConfidence(trusted)
+    spec = Sotta(lr=0.02, rho=0.3, threshold=0.5, update_every=6, confidence=calibrator, admit="threshold")
     adapter = spec.attach(TinyNetwork())
     adapter(images)
     expected, gradients = sotta_step(images[[0, 2, 5]], lr=0.02, rho=0.3)
     same(adapter.network, expected)
     same_gradients(adapter, *gradients)
+
+
+def test_sotta_admits_as_many_by_a_calibrator_as_by_the_softmax() -> None:
+    """The share of admitted samples is the softmax's; which ones they are is the calibrator's choice."""
+    images = tiny_images(6, seed=1)
+    mean, variance = torch.tensor([0.3, 0.6]), torch.tensor([0.05, 0.2])
+    softmax = Affine.start().logits(images, mean, variance).softmax(dim=1).max(dim=1).values.detach()
+    threshold = float(softmax.sort().values[2:4].mean())
+    # On another scale altogether: no sample would pass the threshold itself.
+    trusted = 0.01 * torch.tensor([0.9, 0.1, 0.8, 0.2, 0.3, 0.95])
+    spec = Sotta(lr=0.02, rho=0.3, threshold=threshold, update_every=6, confidence=FixedConfidence(trusted))
+    adapter = spec.attach(TinyNetwork())
+    adapter(images)
+    assert adapter.counters["kept"] == 3
+    expected, _ = sotta_step(images[[0, 2, 5]], lr=0.02, rho=0.3)
+    same(adapter.network, expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -42,6 +43,11 @@ def tiny_dataset(root: object, split: str) -> Dataset:
     return Dataset("tiny", images, labels, ("red", "green", "blue"), provenance={"dataset": f"tiny {split}"})
 
 
+def full_disk(root: object, split: str) -> Dataset:
+    """Fail as a full disk does."""
+    raise OSError(errno.ENOSPC, "No space left on device", "/data/x")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shift(Method):
     """Adds a constant to the last bias at every batch.
@@ -69,6 +75,17 @@ class Broken(Method):
 
     def _adapter(self, network: nn.Module, source: SourceData | None) -> Adapter:
         raise RuntimeError("no such luck")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sleeper(Method):
+    """Never comes back from its first batch; leaves a mark in `out` if there is such a folder."""
+
+    def _adapter(self, network: nn.Module, source: SourceData | None) -> Adapter:
+        if os.path.isdir("out"):
+            Path("out", "asleep").touch()
+        time.sleep(600)
+        raise RuntimeError("woken")
 
 
 @dataclass(frozen=True, kw_only=True)

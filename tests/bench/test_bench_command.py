@@ -36,6 +36,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(plan: Path, tmp_path: Path)
     """Cells and cost are shown; there is no folder."""
     result = CliRunner().invoke(APP, [str(plan), "--dry-run", "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
+    assert result.output.startswith("The plan imports own_parts.")
     assert "mine: 2 cells" in result.output
     assert "forward passes" in result.output
     assert not (tmp_path / "out").exists()
@@ -76,7 +77,7 @@ def test_presets_are_listed() -> None:
     """Every table and figure has a line."""
     result = CliRunner().invoke(paper, ["list"])
     assert result.exit_code == 0
-    assert all(name in result.output for name in ("table1", "figure6", "sotta"))
+    assert all(name in result.output for name in ("table2", "table1", "figure6", "figure7", "sotta"))
 
 
 def test_a_quick_figure_runs_from_the_command_line(tmp_path: Path) -> None:
@@ -97,18 +98,20 @@ def test_a_quick_figure_runs_from_the_command_line(tmp_path: Path) -> None:
     assert result.exit_code == 0, (result.output, result.exception)
     assert "sliding window" in result.output
     assert (out / "figure2.md").is_file()
-    assert (out / "figure2" / "source-benign-first.svg").read_text().startswith("<svg")
+    drawing = (out / "figure2.svg").read_text()
+    assert drawing.startswith("<svg")
+    assert drawing in (out / "report.html").read_text()
 
 
 def test_a_presets_plan_is_shown_without_running() -> None:
     """`--dry-run` needs no data."""
     result = CliRunner().invoke(paper, ["run", "table1", "--quick", "--dry-run"])
     assert result.exit_code == 0, result.output
-    assert "table1-quick: 4 cells" in result.output
+    assert "table2-quick: 4 cells" in result.output
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"), [(["tabel1"], "'table1'"), (["table1", "--seeds", "a"], "seeds")]
+    ("arguments", "expected"), [(["tabel2"], "'table2'"), (["table1", "--seeds", "a"], "seeds")]
 )
 def test_wrong_names_and_seeds_are_refused(arguments: list[str], expected: str) -> None:
     """The nearest name, or the argument, is named."""

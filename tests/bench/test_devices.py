@@ -157,7 +157,7 @@ def test_a_spent_worker_is_replaced_and_its_cell_is_not_run_again(
     """Each cell keeps its own result; no worker is started for nothing."""
     _Poisoned.made = []
     monkeypatch.setattr(processes, "_Worker", _Poisoned)
-    monkeypatch.setattr(processes, "wait", lambda connections: connections[:1])
+    monkeypatch.setattr(processes, "wait", lambda connections, *_: connections[:1])
     events: list[Event] = []
     plan = load_plan(TINY)
     run_plan(plan, tmp_path, executor=Processes(workers=2), watch=events.append)
@@ -183,7 +183,7 @@ def test_a_worker_that_dies_while_it_speaks_is_replaced(
     """Half a result is none: the cell is run again, and written once."""
     _Poisoned.made = []
     monkeypatch.setattr(processes, "_Worker", _Dying)
-    monkeypatch.setattr(processes, "wait", lambda connections: connections[:1])
+    monkeypatch.setattr(processes, "wait", lambda connections, *_: connections[:1])
     result = run_plan(load_plan(TINY), tmp_path, executor=Processes(workers=1))
     assert not result.failed
     assert [len(worker.cells) for worker in _Poisoned.made] == [1, 4]

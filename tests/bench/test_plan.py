@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
+import datetime
+import json
 import sys
-from dataclasses import MISSING, fields
+import time
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import own_parts
 import pytest
 from own_parts import TINY
 
@@ -15,10 +18,11 @@ import sicl
 from sicl.adapt import METHODS
 from sicl.bench.plan import registry
 from sicl.bench.plan.cost import cell_images, estimate, shape
-from sicl.bench.plan.declared import Unread, accepts, declared_kind, imported_kind
+from sicl.bench.plan.kinds import accepts
 from sicl.bench.plan.plan import load_plan
 from sicl.bench.run.run import make_cell_stream, resolve
 from sicl.calibrate import CALIBRATORS
+from sicl.corruptions import CORRUPTIONS
 from sicl.errors import DataError, OptionError
 from sicl.streams import STREAMS
 
@@ -85,7 +89,7 @@ def test_everything_wrong_is_reported_at_once_with_the_nearest_name() -> None:
         ({"methods": ["own_parts:Flat"]}, "must be a sicl method"),
         ({"methods": [{"name": "own_parts:Shift", "by": "much"}]}, "must be float"),
         ({"predict": "during"}, '"before" or "after"'),
-        ({"seeds": [-1]}, ">= 0"),
+        ({"seeds": [-1]}, "from 0 to"),
         ({"seeds": [1, 1]}, "each seed once"),
         ({"streams": [{"name": "dynamic", "gamma": 0.0}]}, "`gamma` must be > 0"),
         ({"streams": [{"name": "noisy", "share": 1.0}]}, "[0, 1)"),
@@ -135,13 +139,20 @@ def test_an_id_names_the_complete_spec() -> None:
     assert not set(ids()) & set(ids(predict="after"))
 
 
-def test_an_id_follows_the_code_of_a_calibrators_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_follows_what_a_calibrators_preset_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were the printed formula written down otherwise, its old results would not be taken for new ones."""
     before = load_plan({**DEMO, "calibrators": ["sicl_paper"]}).cells[0].id
-    registry._preset_basis.cache_clear()
-    monkeypatch.setattr(registry, "function_source", lambda path, name: "another formula")
+    registry.preset_basis.cache_clear()
+    monkeypatch.setattr(sicl.SICL, "paper", classmethod(lambda cls, **options: cls(**options)))
     assert load_plan({**DEMO, "calibrators": ["sicl_paper"]}).cells[0].id != before
-    registry._preset_basis.cache_clear()
+    registry.preset_basis.cache_clear()
+
+
+def test_cells_of_earlier_runs_keep_their_ids() -> None:
+    """A folder that an earlier version wrote is resumed, whatever has moved inside the package since."""
+    earlier = json.loads((Path(__file__).parent / "earlier_ids.json").read_text())
+    for name, plan in earlier.items():
+        assert [cell.id for cell in load_plan(plan["table"]).cells] == plan["ids"], name
 
 
 def test_a_cell_carries_its_seed_into_every_part() -> None:
@@ -185,21 +196,6 @@ def test_load_may_depend_on_data_set_and_seed(tmp_path: Path) -> None:
         load_plan({**table, "seeds": [2]})
 
 
-@pytest.mark.parametrize(
-    ("noun", "known"), [("method", METHODS), ("calibrator", CALIBRATORS), ("stream", STREAMS)]
-)
-def test_what_is_read_from_source_is_what_is_imported(noun: str, known: dict[str, type]) -> None:
-    """Names, options, types and literal defaults agree with the classes themselves."""
-    assert [name for name in registry.names(noun) if name not in registry.VARIANTS] == list(known)
-    for name, spec in known.items():
-        kind = registry.find_kind(noun, name)
-        real = {item.name: item for item in fields(spec)}
-        assert list(kind.options) == list(real)
-        for option, declared in kind.options.items():
-            if not isinstance(declared.default, Unread) and declared.default is not MISSING:
-                assert declared.default == real[option].default
-
-
 def test_every_stream_of_a_plan_can_be_made() -> None:
     """The options in a cell are what `make_stream` takes, for all kinds."""
     streams = [*STREAMS, {"name": "noisy", "label": "long", "base": "dynamic", "gamma": 1.0}]
@@ -207,47 +203,94 @@ def test_every_stream_of_a_plan_can_be_made() -> None:
     made = {cell.identity["stream"]: make_cell_stream(cell.spec["stream"]) for cell in plan.cells}
     assert set(made) == {*STREAMS, "long"}
     assert made["long"].base.gamma == 1.0
-    assert made["dynamic"].corruptions == tuple(registry.corruptions())
+    assert made["dynamic"].corruptions == CORRUPTIONS
 
 
 def test_own_kinds_are_read_from_their_fields() -> None:
-    """A class of the user's has the options its dataclass has."""
-    kind = registry.find_kind("method", "own_parts:Shift")
-    assert kind.options["by"].default == 0.1
-    assert imported_kind("sicl.adapt:Tent", sicl.Tent).options == declared_kind("sicl.adapt:Tent").options
+    """A class of the user's has the options its dataclass has, and so has a built-in one."""
+    assert registry.find_kind("method", "own_parts:Shift").options["by"].default == 0.1
+    for noun, known in (("method", METHODS), ("calibrator", CALIBRATORS), ("stream", STREAMS)):
+        for name, spec in known.items():
+            assert list(registry.find_kind(noun, name).options) == [item.name for item in fields(spec)]
 
 
 @pytest.mark.parametrize(
-    ("annotation", "good", "bad"),
+    ("declared", "good", "bad"),
     [
-        ("int", [1], [1.5, True, "1"]),
-        ("float", [1, 0.5], ["x", False]),
-        ("str", ["x"], [1]),
-        ("bool", [True], [1]),
-        ("int | None", [1, None], ["x"]),
-        ("Literal['a', 'b']", ["a"], ["c", 1]),
-        ("tuple[str, ...]", [["a"], ("a",)], ["a", 1]),
-        ("Something", [object()], []),
+        (int, [1], [1.5, True, "1"]),
+        (float, [1, 0.5], ["x", False]),
+        (str, ["x"], [1]),
+        (bool, [True], [1]),
+        (int | None, [1, None], ["x"]),
+        (Literal["a", "b"], ["a"], ["c", 1]),
+        (tuple[str, ...], [["a"], ("a",)], ["a", 1, [1]]),
+        (Path, [object()], []),
     ],
 )
-def test_types_are_checked_by_annotation(annotation: str, good: list[object], bad: list[object]) -> None:
+def test_types_are_checked_by_annotation(declared: Any, good: list[object], bad: list[object]) -> None:
     """What TOML can give is accepted where it fits; unknown types accept anything."""
-    assert all(accepts(annotation, value) for value in good)
-    assert not any(accepts(annotation, value) for value in bad)
+    assert all(accepts(declared, value) for value in good)
+    assert not any(accepts(declared, value) for value in bad)
 
 
-def test_a_thousand_cells_are_planned_without_importing_torch() -> None:
-    """Starting must not wait for torch: 15 corruptions x 5 severities x 7 methods x 2 seeds."""
-    program = (
-        "import sys; from sicl.bench.plan.plan import load_plan; from sicl.bench.run.live import show_plan\n"
-        "plan = load_plan({'datasets': ['demo'], 'models': ['demo'], 'seeds': [0, 1],\n"
-        "  'methods': ['source', 'batchnorm', 'tent', 'eata', 'sar', 'rotta', 'sotta'],\n"
-        "  'streams': [{'name': 'benign', 'severity': [1, 2, 3, 4, 5]}]})\n"
-        "show_plan(plan); assert len(plan) == 1050; assert 'torch' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "1050 cells" in done.stdout
+def test_a_thousand_cells_are_planned_at_once() -> None:
+    """15 corruptions x 5 severities x 7 methods x 2 seeds, in less than a second once torch is there."""
+    streams = [{"name": "benign", "severity": [1, 2, 3, 4, 5]}]
+    begun = time.perf_counter()
+    plan = load_plan({**DEMO, "seeds": [0, 1], "methods": list(METHODS)[:7], "streams": streams})
+    assert len(plan) == 1050
+    assert time.perf_counter() - begun < 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"name": "../../evil"}, "name: must be a word"),
+        ({"name": "a/b"}, "name: must be a word"),
+        ({"name": "x" * 300}, "name: must be a word"),
+        ({"name": "nul\0"}, "name: must be a word"),
+        ({"name": 7}, "name: must be a word"),
+        ({"methods": [{"name": "tent", "lr": float("inf")}]}, "finite numbers"),
+        ({"methods": [{"name": "tent", "lr": datetime.date(2026, 1, 1)}]}, "finite numbers"),
+        ({"methods": [{"name": "tent", "label": "a\nb"}]}, "control characters"),
+        ({"methods": [{"name": "tent", "models": 5}]}, "`models` must be a label"),
+        ({"methods": ["os:system"]}, "standard library"),
+        ({"models": [{"name": "m", "load": "shutil:rmtree"}]}, "standard library"),
+        ({"datasets": ["shutil:rmtree"]}, "standard library"),
+        ({"methods": ["own_parts:deadly_plan"]}, "must be a sicl method, got function"),
+        ({"models": [{"name": "m", "load": "own_parts:TINY"}]}, "function or class"),
+        ({"methods": ["sicl.adapt:Method"]}, "lacks what a method does"),
+        ({"calibrators": ["sicl.calibrate:Calibrator"]}, "lacks what a calibrator does"),
+        ({"datasets": [{"name": "demo", "source_n": -1}]}, "`source_n` must be > 0"),
+        ({"datasets": [{"name": "demo", "split": "tset"}]}, "'test'"),
+        ({"models": [{"name": "m", "load": 3}]}, "`load` must be a text"),
+        ({"streams": [{"name": "benign", "severity": []}]}, "at least one"),
+        ({"seeds": [2**64]}, "seeds: must be"),
+    ],
+)
+def test_what_a_plan_must_not_say_is_one_sentence(changes: dict[str, Any], expected: str) -> None:
+    """Names that leave the folder, values no record can hold, objects that are no parts of a benchmark."""
+    assert expected in problems_of(**changes)
+
+
+def test_nothing_is_called_before_it_is_known_to_be_the_right_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that stands where a method should is not called to find out."""
+    called: list[object] = []
+    monkeypatch.setattr(own_parts, "tiny_model", lambda *given, **options: called.append(given))
+    problems_of(methods=["own_parts:tiny_model"], calibrators=["own_parts:tiny_model"])
+    assert called == []
+
+
+def test_the_modules_a_plan_imports_are_known_without_importing_them() -> None:
+    """Whoever runs a stranger's plan can look first."""
+    table = {
+        "datasets": ["theirs.data:load", "folder:here"],
+        "models": [{"name": "m", "load": {"a": "nets:make", "b": "timm:vit_tiny"}}],
+        "methods": [{"name": "sotta", "confidence": {"name": "conf:Own"}}, "tent", "sicl.adapt:Tent"],
+        "streams": "streamed:Stream",
+    }
+    assert registry.own_modules(table) == ["theirs.data", "nets", "conf", "streamed"]
+    assert "theirs" not in sys.modules
 
 
 def test_the_cost_counts_images_and_passes() -> None:
@@ -260,6 +303,19 @@ def test_the_cost_counts_images_and_passes() -> None:
     assert shape(plan)["method"] == {"tent": 1}
     mixed = load_plan({**DEMO, "streams": [{"name": "noisy", "base": "mixed", "share": 0.5}]})
     assert cell_images(mixed.cells[0]) == 2 * 15 * 1500
+
+
+def test_a_dry_run_counts_a_folders_pictures(tmp_path: Path) -> None:
+    """What is there, not a guess; an empty folder is said before anything runs."""
+    (tmp_path / "cat").mkdir()
+    plan = load_plan(
+        {**DEMO, "datasets": [f"folder:{tmp_path}"], "streams": [{"name": "benign", "corruptions": ["fog"]}]}
+    )
+    with pytest.raises(DataError, match="has no images"):
+        estimate(plan)
+    for index in range(3):
+        (tmp_path / "cat" / f"{index}.png").touch()
+    assert cell_images(plan.cells[0]) == 3
 
 
 def test_own_parts_make_a_plan() -> None:

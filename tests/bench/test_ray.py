@@ -21,7 +21,7 @@ from sicl.bench.plan.cell import Cell
 from sicl.bench.plan.plan import load_plan
 from sicl.bench.run.run import Outcome, run_cell
 from sicl.bench.run.runner import Result, run_plan
-from sicl.errors import OptionError, SiclError
+from sicl.errors import OptionError, SetupError, SiclError
 
 
 class RayError(Exception):
@@ -42,11 +42,15 @@ class FakeRay:
         losses: what fetching the first results raises or returns, in order; None is a result.
         resources: of the only node.
         error: what `init` raises.
+        silent: how often `wait` comes back with nothing.
+        late: the same, and then the first cell is over its time.
     """
 
     losses: list[Exception | Outcome | None] = field(default_factory=list)
     resources: dict[str, float] = field(default_factory=lambda: {"CPU": 1.0})
     error: Exception | None = None
+    silent: int = 0
+    late: int = 0
     given: dict[str, Any] = field(default_factory=dict)
     asked: dict[str, Any] = field(default_factory=dict)
     cells: list[list[str]] = field(default_factory=list)
@@ -65,7 +69,11 @@ class FakeRay:
         self.given["shut"] = True
 
     def nodes(self) -> list[dict[str, Any]]:
-        return [{"Alive": True, "Resources": self.resources}, {"Alive": False, "Resources": {"CPU": 64.0}}]
+        gone = {"NodeID": "b", "Alive": False, "Resources": {"CPU": 64.0}}
+        return [{"NodeID": "a", "Alive": True, "Resources": self.resources}, gone]
+
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_node_id=lambda: "a")
 
     def remote(self, kind: type) -> Any:
         return SimpleNamespace(options=self._options)
@@ -88,7 +96,14 @@ class FakeRay:
     def wait(
         self, results: Sequence[Any], num_returns: int = 1, timeout: float | None = None
     ) -> tuple[list[Any], list[Any]]:
-        return ([], list(results)) if timeout is not None else (list(results[:1]), list(results[1:]))
+        if timeout == 0:
+            return list(results), []
+        if self.late:
+            time.sleep(0.2)
+        if self.silent or self.late:
+            self.silent, self.late = max(0, self.silent - 1), max(0, self.late - 1)
+            return [], list(results)
+        return list(results[:1]), list(results[1:])
 
     def get(self, result: Any) -> Outcome:
         event = self.losses.pop(0) if self.losses else None
@@ -160,13 +175,44 @@ def test_a_cluster_without_room_is_waited_for_only_when_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cluster may grow when workers are asked for; if it does not, the run ends."""
-    fake = FakeRay(resources={"CPU": 0.0})
+    fake = FakeRay(resources={"CPU": 0.0}, silent=9)
     with pytest.raises(OptionError, match=r"no room for a cell, which takes 1 CPU;"):
         run(fake, tmp_path, monkeypatch)
     assert fake.cells == []
     with pytest.raises(OptionError, match="no room"):
         run(fake, tmp_path, monkeypatch, workers=2)
     assert len(fake.cells) == 2
+
+
+def test_a_cluster_that_is_gone_ends_the_run_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The raylet was killed: nothing comes back and this machine is known as dead; waiting would be for ever."""
+    monkeypatch.setattr(ray, "SILENCE_S", 0.0)
+    monkeypatch.setattr(FakeRay, "get_runtime_context", lambda self: SimpleNamespace(get_node_id=lambda: "b"))
+    with pytest.raises(SetupError, match="does not answer any more"):
+        run(FakeRay(silent=99), tmp_path, monkeypatch)
+    assert not list(tmp_path.glob("*seed*.json"))
+
+
+def test_a_quiet_cluster_that_is_there_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long cell is no silence."""
+    monkeypatch.setattr(ray, "SILENCE_S", 0.0)
+    result, _ = run(FakeRay(silent=5), tmp_path, monkeypatch)
+    assert not result.failed
+
+
+def test_a_cell_over_its_time_goes_to_another_worker_and_then_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The late worker is ended; after the retries the reason is the limit."""
+    fake = FakeRay(late=2)
+    result, _ = run(fake, tmp_path / "a", monkeypatch, cell_timeout=0.1)
+    assert not result.failed
+    assert fake.killed == 1
+    fake = FakeRay(late=4)
+    result, _ = run(fake, tmp_path / "b", monkeypatch, cell_timeout=0.1, retries=1)
+    assert result.failed[0].error == "The cell was lost: it took longer than 0.1 s 2 times."
 
 
 def test_a_gpu_device_on_ray_needs_gpus() -> None:

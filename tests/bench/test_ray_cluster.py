@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from own_parts import deadly_plan
+from own_parts import TINY, deadly_plan
 
 from sicl.bench.executors import Settings
 from sicl.bench.plan.plan import Plan
@@ -31,7 +31,7 @@ PROGRAM = (
     "executor = make_executor('ray', workers=int(workers), address=address or None)\n"
     "run_plan(load_plan(json.loads(table)), folder, executor=executor, settings=Settings(threads=1))"
 )
-HERE = {"PYTHONPATH": str(Path(__file__).parent)}
+HERE = {"PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")))}
 
 
 @dataclass
@@ -143,3 +143,36 @@ def test_a_machine_of_the_cluster_dies_and_its_cells_are_run_elsewhere(
     assert len(list((tmp_path / "marks").iterdir())) == 1
     require_same_as_alone(plan, tmp_path / "ray", tmp_path / "alone")
     assert cluster.nodes[0].poll() is None
+
+
+@pytest.mark.slow
+def test_a_killed_raylet_ends_the_run_in_a_sentence(tmp_path: Path) -> None:
+    """The machine's own Ray is gone and nothing would ever come back; the run says so instead of waiting."""
+    table = {**TINY, "methods": [{"name": "own_parts:Sleeper", "label": "sleeper"}]}
+    (tmp_path / "out").mkdir()
+    command = [sys.executable, "-c", PROGRAM, json.dumps(table), str(tmp_path / "run"), "", "1"]
+    environment = {**os.environ, **HERE, "RAY_enable_metrics_collection": "0"}
+    with subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as process:
+        late = time.monotonic() + 120
+        while not (raylets := _children(process.pid, "raylet")) and time.monotonic() < late:
+            time.sleep(0.5)
+        time.sleep(10)
+        os.kill(raylets[0], signal.SIGKILL)
+        _, said = process.communicate(timeout=180)
+    assert "SetupError: the Ray cluster does not answer any more" in said
+    assert not list((tmp_path / "run").glob("*seed*.json"))
+
+
+def _children(parent: int, name: str) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, rest = path.read_text().split(" (", 1)
+        except OSError:
+            continue
+        comm, _, fields = rest.rpartition(") ")
+        if comm == name and int(fields.split()[1]) == parent:
+            found.append(int(pid))
+    return found

@@ -14,7 +14,6 @@ import torch
 from sicl import metrics
 from sicl.bench.run.files import write_atomic
 from sicl.bench.run.record import Record, Recorder, load_records, record_from_predictions
-from sicl.bench.run.schema import planned_cells
 from sicl.errors import DataError, InputError, OptionError
 from sicl.types import OOD_LABEL, Batch, Prediction
 
@@ -192,7 +191,7 @@ def test_a_failed_record_has_a_reason_and_no_metrics(change: dict[str, Any]) -> 
     [
         ("{", "JSON"),
         ("[]", "calibrators"),
-        ('{"schema":2,"status":"done","calibrators":{}}', "schema 1, got 2"),
+        ('{"schema":3,"status":"done","calibrators":{}}', "schema 1 and 2, got 3"),
         ('{"schema":1,"status":"done","calibrators":{},"colour":1}', "no field colour"),
         ('{"schema":1,"status":"done","calibrators":{}}', "lacks"),
     ],
@@ -216,15 +215,6 @@ def test_load_records_reads_records_only_and_stops_at_damage(tmp_path: Path) -> 
     (tmp_path / "half.json").write_text('{"schema":1')
     with pytest.raises(DataError, match=r"half\.json"):
         load_records(tmp_path)
-
-
-def test_planned_cells_come_from_the_one_plan_beside_the_records(tmp_path: Path) -> None:
-    """No plan or several leave the number unknown."""
-    assert planned_cells(tmp_path) is None
-    (tmp_path / "plan-a.json").write_text('{"plan": "a", "cells": 12}')
-    assert planned_cells(tmp_path) == 12
-    (tmp_path / "plan-b.json").write_text('{"plan": "b", "cells": 3}')
-    assert planned_cells(tmp_path) is None
 
 
 @pytest.mark.parametrize("confidence", [[0.5, float("nan")], [0.5, 1.5], [0.5]])

@@ -196,7 +196,7 @@ def test_unknown_calibrators_get_a_colour_and_a_name() -> None:
     record = cell()
     own = replace(record, calibrators={**record.calibrators, "my own*": record.calibrators["sicl"]})
     page = html_page([own], "x")
-    assert re.search(r"\.c-my-own-\{--c:rgb\(\d+ \d+ \d+\)\}", page)
+    assert re.search(r"\.c-my-own-\{--c:#[0-9a-f]{6}\}", page)
     assert "My own*" in page
 
 

@@ -52,6 +52,7 @@ def test_a_record_says_what_was_run_where_and_on_what() -> None:
     assert record.spec["resolved"]["method"] == {
         "class": "Tent",
         "lr": 1e-3,
+        "objective": "entropy",
         "optimizer": "adam",
         "predict": "after",
         "seed": 0,
@@ -177,7 +178,10 @@ def test_a_killed_run_goes_on_to_the_same_results(tmp_path: Path) -> None:
         "run_plan(load_plan(json.loads(sys.argv[1])), sys.argv[2], watch=lambda event: time.sleep(0.1))"
     )
     command = [sys.executable, "-c", program, json.dumps(table), str(tmp_path / "killed")]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), os.environ.get("PYTHONPATH", ""))),
+    }
     with subprocess.Popen(command, env=environment) as process:
         waited = time.monotonic() + 60
         while not list(tmp_path.glob("killed/*seed*.json")) and time.monotonic() < waited:

@@ -18,7 +18,7 @@ CELL = PLAN.cells[0]
 
 
 def failed() -> Outcome:
-    return Outcome(Record(**CELL.identity, status="failed", error="no"))
+    return Outcome(Record(**CELL.identity, status="failed", error="no", spec=dict(CELL.spec)))
 
 
 def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:

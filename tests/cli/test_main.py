@@ -43,6 +43,8 @@ def test_doctor_reports_versions_devices_and_extras() -> None:
         (("report", "nowhere"), "nowhere"),
         (("data", "check", "nonsense"), "nonsense"),
         (("paper", "run", "table9"), "table9"),
+        (("predict", "--model", "demo", "--images", "nowhere"), "nowhere"),
+        (("watch", "nothing.jsonl"), "nothing.jsonl"),
         (("paper", "show", "table5", "no-such-folder"), "no-such-folder"),
     ],
 )
@@ -62,6 +64,8 @@ def test_the_reference_names_every_command() -> None:
     text = reference.reference()
     for command in (
         "demo",
+        "predict",
+        "watch",
         "doctor",
         "version",
         "bench",

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from corruption_samples import random_images, read_sample
 from PIL import Image
 
 from sicl.corruptions import corrupt
-from sicl.errors import DataError, InputError, OptionError
+from sicl.errors import DataError, InputError, OptionError, SiclError
 
 IMAGES = random_images(2, 32, 32)
 
@@ -84,3 +85,32 @@ def test_photographs_smaller_than_the_crop_are_refused(tmp_path: Path) -> None:
     Image.new("RGB", (100, 100)).save(tmp_path / "small.jpg")
     with pytest.raises(DataError, match="larger than 32 x 32"):
         corrupt(IMAGES, "frost", frost_folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": "x"}, "`seed` must be an integer"),
+        ({"seed": None}, "`seed` must be an integer"),
+        ({"seed": 2**64}, "`seed` must be an integer"),
+        ({"severity": torch.tensor([1, 2])}, "`severity` must be one of"),
+        ({"severity": "5"}, "`severity` must be one of"),
+        ({"name": ["fog"]}, "`name` must be one of"),
+        ({"constants": np.zeros(3)}, "`constants` must be one of"),
+        ({"first_index": 1.5}, "`first_index` must be an integer"),
+        ({"first_index": 2**63 - 1}, "`first_index` must lie in"),
+        ({"indices": [1, [2]]}, "`indices` must be 2 integers"),
+        ({"indices": torch.arange(2, device="meta")}, "`indices` must be 2 integers"),
+        ({"name": "frost", "frost_folder": "a\0b"}, "`frost_folder` must be a path"),
+        (
+            {"images": torch.zeros(2, 16, 16, 3, dtype=torch.uint8, device="meta")},
+            "dense tensor with content",
+        ),
+        ({"images": torch.zeros(2, 16, 16, 3, dtype=torch.uint8).to_sparse()}, "dense tensor with content"),
+    ],
+)
+def test_an_argument_of_another_kind_is_one_sentence(options: dict[str, object], message: str) -> None:
+    """Types, ranges and layouts are checked before any pixel is touched."""
+    chosen = {"images": np.zeros((2, 16, 16, 3), np.uint8), "name": "fog", **options}
+    with pytest.raises(SiclError, match=message):
+        corrupt(**chosen)

@@ -68,5 +68,5 @@ def test_svhn_counts_ten_as_zero(tmp_path: Path) -> None:
 def test_a_damaged_svhn_file_is_named(tmp_path: Path) -> None:
     """Half a .mat file is reported."""
     (tmp_path / "test_32x32.mat").write_bytes(b"MATLAB 5.0 MAT-file" + bytes(200))
-    with pytest.raises(DataError, match=r"test_32x32.mat` is damaged or no SVHN file"):
+    with pytest.raises(DataError, match=r"test_32x32.mat` is damaged or no MATLAB 5 file"):
         load_dataset("svhn", tmp_path)

@@ -15,7 +15,7 @@ import pytest
 
 from sicl.data import archives, get
 from sicl.data.archives import Archive
-from sicl.data.download import download, file_md5
+from sicl.data.download import download, wrong_checksum
 from sicl.data.get import get_dataset
 from sicl.errors import DataError, OptionError
 
@@ -324,7 +324,32 @@ def test_every_archive_has_a_checksum_and_a_place() -> None:
             assert entry.filename.endswith((".tar", ".gz", ".mat"))
 
 
-def test_the_md5_is_of_the_whole_file(tmp_path: Path) -> None:
+def test_the_checksums_are_of_the_whole_file(tmp_path: Path) -> None:
     """It is read in blocks; the result is that of the bytes."""
     (tmp_path / "x").write_bytes(CONTENT * 5)
-    assert file_md5(tmp_path / "x") == hashlib.md5(CONTENT * 5, usedforsecurity=False).hexdigest()
+    md5 = hashlib.md5(CONTENT * 5, usedforsecurity=False).hexdigest()
+    sha256 = hashlib.sha256(CONTENT * 5).hexdigest()
+    assert wrong_checksum(tmp_path / "x", md5, sha256) == ""
+    assert wrong_checksum(tmp_path / "x", MD5, sha256).startswith(f"MD5 {md5}, the published")
+
+
+def test_a_forged_file_with_the_right_md5_is_refused(server: Server, tmp_path: Path) -> None:
+    """MD5 can be forged; where the SHA-256 is known it must be right as well."""
+    with pytest.raises(DataError, match="gave a file with SHA-256"):
+        _fetch(server, tmp_path / "data.bin", sha256="0" * 64)
+    right = hashlib.sha256(CONTENT).hexdigest()
+    assert _fetch(server, tmp_path / "data.bin", sha256=right).read_bytes() == CONTENT
+
+
+def test_what_is_published_without_https_has_a_sha256() -> None:
+    """Only then does the way it came not matter."""
+    entries = [entry for parts in archives.ARCHIVES.values() for entry in parts.values()]
+    assert all(entry.url.startswith("https://") or len(entry.sha256) == 64 for entry in entries)
+    assert sum(bool(entry.sha256) for entry in entries) >= 9
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://[bad", "ftp2://x/y", ""])
+def test_a_strange_address_is_a_sentence(url: str, tmp_path: Path) -> None:
+    """What urllib cannot read is said, not raised."""
+    with pytest.raises(DataError, match="could not be downloaded"):
+        download(url, tmp_path / "x", md5=MD5, wait=0.0, retries=1)

@@ -8,9 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from torch import nn
 
+from sicl.bench.run.shelf import require_classes
 from sicl.data import load_dataset
+from sicl.data.check import check_dataset
+from sicl.data.dataset import UNLABELLED
 from sicl.errors import DataError, OptionError
+from sicl.models.preprocess import Preprocess
 
 Write = Callable[..., Path]
 
@@ -102,13 +107,59 @@ def test_a_damaged_picture_is_named_when_read(write_imagenet: Write) -> None:
         dataset.images[np.arange(21)]
 
 
-def test_any_folder_is_a_data_set(tmp_path: Path) -> None:
-    """Pictures without classes are one class, at the first one's size."""
+def test_pictures_without_class_folders_stay_unlabelled(tmp_path: Path) -> None:
+    """Nobody said their class, so none is made up."""
     for index in range(3):
         Image.new("RGB", (20 + index, 16)).save(tmp_path / f"{index}.png")
     dataset = load_dataset(f"folder:{tmp_path}")
     assert dataset.images[np.arange(3)].shape == (3, 16, 16, 3)
-    assert dataset.labels.tolist() == [0, 0, 0]
+    assert not dataset.labelled
+    assert (dataset.labels == UNLABELLED).all()
+    assert (dataset.n_classes, dataset.classes) == (0, None)
+    assert not dataset.subset(np.array([1])).labelled
+    with pytest.raises(OptionError, match="has no class folders, so nothing can be measured"):
+        require_classes(nn.Linear(2, 3), dataset, "mine")
+
+
+def test_numeric_class_names_sort_as_numbers(tmp_path: Path) -> None:
+    """Class 10 comes after class 9; names that are not all numbers sort as text."""
+    for name in ("10", "9", "0", "002"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "x.png")
+    assert load_dataset(f"folder:{tmp_path}").classes == ("0", "002", "9", "10")
+    (tmp_path / "cat").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "cat" / "x.png")
+    assert load_dataset(f"folder:{tmp_path}").classes == ("0", "002", "10", "9", "cat")
+
+
+def test_sizes_and_crop_come_from_the_model(tmp_path: Path) -> None:
+    """A folder of pictures of many sizes is made ready as the model's `preprocess` says."""
+    preprocess = Preprocess(size=24, resize=28, interpolation="bicubic")
+    for index in range(3):
+        pixels = np.random.default_rng(index).integers(0, 256, (40 + index, 50, 3), np.uint8)
+        (tmp_path / "cat").mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / "cat" / f"{index}.png")
+    plain = load_dataset(f"folder:{tmp_path}")
+    dataset = plain.subset(np.array([2, 0])).prepared(preprocess)
+    assert dataset.size == 24
+    expected = preprocess.pixels(Image.open(tmp_path / "cat" / "2.png"))
+    np.testing.assert_array_equal(dataset.images[np.array([0])][0], expected)
+    assert dataset.fingerprint != plain.subset(np.array([2, 0])).fingerprint
+    assert load_dataset("demo").prepared(preprocess).size == 32
+
+
+def test_a_check_counts_what_a_folder_holds(tmp_path: Path) -> None:
+    """`sicl data check folder:PATH` says how many pictures of which class there are."""
+    for name, n in (("cat", 2), ("dog", 1)):
+        (tmp_path / name).mkdir()
+        for index in range(n):
+            Image.new("RGB", (8, 8)).save(tmp_path / name / f"{index}.png")
+    (finding,) = check_dataset(f"folder:{tmp_path}", deep=True)
+    assert finding.ok
+    assert finding.message == "3 images of 2 classes (cat 2, dog 1)."
+    (tmp_path / "cat" / "0.png").write_bytes(b"no picture")
+    (finding,) = check_dataset(f"folder:{tmp_path}", deep=True)
+    assert not finding.ok
 
 
 def test_a_folder_without_pictures_is_refused(tmp_path: Path) -> None:

@@ -72,3 +72,40 @@ def test_stages_come_in_order() -> None:
     """Stages are what SAR and the ablations count."""
     assert find_stages(build("resnet18")) == ["layer1", "layer2", "layer3", "layer4"]
     assert find_stages(build("vit")) == ["blocks.0", "blocks.1", "blocks.2"]
+
+
+def _conv_stage() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1))
+
+
+class _TokenBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+        self.mlp = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
+
+
+def _tokens(depth: int) -> nn.Module:
+    return nn.Sequential(*(_TokenBlock() for _ in range(depth)))
+
+
+@pytest.mark.parametrize(
+    ("network", "point"),
+    [
+        (nn.ModuleDict({"a": _tokens(2), "b": _tokens(6)}), "a.0:input"),
+        (
+            nn.ModuleDict({"stages": nn.ModuleList([_conv_stage(), _conv_stage()]), "b": _tokens(3)}),
+            "stages.0",
+        ),
+        (nn.ModuleDict({"stem": nn.Sequential(_conv_stage(), _conv_stage()), "b": _tokens(3)}), "b.0:input"),
+        (
+            nn.ModuleDict({"layer1": _conv_stage(), "stage2": _conv_stage(), "stage3": _conv_stage()}),
+            "layer1",
+        ),
+        (nn.ModuleDict({"s1": _conv_stage(), "s2": _conv_stage()}), "s1"),
+    ],
+    ids=["hierarchical", "hybrid", "stem", "mixed names", "regnet"],
+)
+def test_the_first_stage_counts_whatever_it_is_made_of(network: nn.Module, point: str) -> None:
+    """Hierarchical transformers, hybrids and mixed names are cut early, not at their longest list of blocks."""
+    assert str(find_point(network)) == point

@@ -8,14 +8,16 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sicl.errors import DataError, OptionError
 from sicl.models.checkpoint import ModelConfig, read_checkpoint, save_checkpoint
-from sicl.models.cifar import CIFAR100_MEAN, CIFAR100_STD, resnet18
+from sicl.models.cifar import CIFAR100_MEAN, CIFAR100_STD, resnet18, resnet18_gn
 from sicl.models.vit import vit_small
 from sicl.models.zoo import DEMO_WEIGHTS, Normalized, load_model
 
@@ -31,8 +33,6 @@ IMAGES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 
 def test_the_demo_model_classifies_cifar_images_well() -> None:
     """On embedded test images the 16-wide ResNet-18 is right more than 85 times in 100."""
-    import numpy as np
-
     from sicl.data import load_dataset
 
     data = load_dataset("demo")
@@ -66,7 +66,7 @@ def test_a_checkpoint_round_trips_with_its_configuration(tmp_path: Path) -> None
 
 def test_architecture_width_and_classes_are_inferred_without_metadata(tmp_path: Path) -> None:
     """A bare safetensors file is enough for the package's own networks."""
-    for model in (resnet18(width=4, n_classes=7), vit_small(width=2, n_classes=5)):
+    for model in (resnet18(width=4, n_classes=7), resnet18_gn(width=4), vit_small(width=2, n_classes=5)):
         save_file(model.state_dict(), tmp_path / "bare.safetensors")
         assert torch.equal(load_model(tmp_path / "bare.safetensors")(IMAGES), model.eval()(IMAGES))
 
@@ -194,7 +194,7 @@ def test_a_library_built_for_another_torch_is_one_sentence(monkeypatch: pytest.M
     def broken(name: str) -> ModuleType:
         raise RuntimeError("operator torchvision::nms does not exist")
 
-    monkeypatch.setattr("sicl.models.zoo.importlib.import_module", broken)
+    monkeypatch.setattr("sicl.models.libraries.importlib.import_module", broken)
     with pytest.raises(OptionError, match=r"nms does not exist\); install matching versions"):
         load_model("torchvision:resnet50")
 
@@ -205,7 +205,6 @@ class _Outside(nn.Module):
     def __init__(self, *, wrapped: bool = False) -> None:
         super().__init__()
         self.head = nn.Linear(3, 6)
-        self.pretrained_cfg = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)}
         self.wrapped = wrapped
         self.seen = torch.zeros(())
 
@@ -222,6 +221,15 @@ def _fake(name: str, **attributes: Any) -> ModuleType:
     return module
 
 
+STATED = {
+    "input_size": (3, 48, 48),
+    "crop_pct": 0.75,
+    "interpolation": "bicubic",
+    "mean": (0.1, 0.2, 0.3),
+    "std": (0.4, 0.5, 0.6),
+}
+
+
 def _install(monkeypatch: pytest.MonkeyPatch, network: nn.Module, image_mean: Any) -> None:
     def unknown(name: str, *_: Any, **__: Any) -> Any:
         if name != "known":
@@ -229,31 +237,59 @@ def _install(monkeypatch: pytest.MonkeyPatch, network: nn.Module, image_mean: An
         return network
 
     loader = SimpleNamespace(from_pretrained=unknown)
-    processor = SimpleNamespace(image_mean=image_mean, image_std=image_mean)
+    processor = SimpleNamespace(
+        image_mean=image_mean, image_std=image_mean, do_normalize=True, size={"height": 48, "width": 48}
+    )
+    transforms = SimpleNamespace(
+        crop_size=[48],
+        resize_size=[64],
+        mean=[0.15, 0.2, 0.3],
+        std=[0.4, 0.5, 0.6],
+        interpolation=SimpleNamespace(value="bilinear"),
+    )
+    weights = SimpleNamespace(DEFAULT=SimpleNamespace(transforms=lambda: transforms))
     fakes = {
-        "timm": _fake("timm", create_model=unknown),
-        "torchvision": _fake("torchvision", models=SimpleNamespace(get_model=unknown)),
+        "timm": _fake(
+            "timm",
+            create_model=unknown,
+            get_pretrained_cfg=lambda name: None,
+            data=SimpleNamespace(resolve_data_config=lambda _, model: STATED),
+        ),
+        "torchvision": _fake(
+            "torchvision", models=SimpleNamespace(get_model=unknown, get_model_weights=lambda name: weights)
+        ),
         "transformers": _fake(
             "transformers",
             AutoModelForImageClassification=loader,
-            AutoImageProcessor=SimpleNamespace(from_pretrained=lambda name: processor),
+            AutoImageProcessor=SimpleNamespace(from_pretrained=lambda name: _given(processor)),
         ),
     }
     for name, module in fakes.items():
         monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr("sicl.models.libraries._reachable", lambda url: True)
+
+
+def _given(processor: Any) -> Any:
+    if processor.image_mean is None:
+        raise OSError("no preprocessor_config.json")
+    return processor
 
 
 @pytest.mark.parametrize(
-    ("library", "image_mean", "mean", "std"),
+    ("library", "image_mean", "mean", "std", "resize"),
     [
-        ("timm", None, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)),
-        ("torchvision", None, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        ("hf", None, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-        ("hf", [0.2, 0.3, 0.4], (0.2, 0.3, 0.4), (0.2, 0.3, 0.4)),
+        ("timm", None, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 64),
+        ("torchvision", None, (0.15, 0.2, 0.3), (0.4, 0.5, 0.6), 64),
+        ("hf", [0.2, 0.3, 0.4], (0.2, 0.3, 0.4), (0.2, 0.3, 0.4), 48),
     ],
 )
 def test_other_libraries_models_take_unit_images(
-    monkeypatch: pytest.MonkeyPatch, library: str, image_mean: Any, mean: tuple[float], std: tuple[float]
+    monkeypatch: pytest.MonkeyPatch,
+    library: str,
+    image_mean: Any,
+    mean: tuple[float],
+    std: tuple[float],
+    resize: int,
 ) -> None:
     """The normalisation comes with the model, and the logits come out as a tensor."""
     network = _Outside(wrapped=library == "hf")
@@ -265,6 +301,92 @@ def test_other_libraries_models_take_unit_images(
     assert model.model is network
     assert logits.shape == (2, 6)
     torch.testing.assert_close(network.seen, expected)
+    assert (model.preprocess.size, model.preprocess.resize, model.preprocess.mean) == (48, resize, mean)
+
+
+def test_a_model_that_does_not_state_its_normalisation_is_not_guessed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without an image processor the caller has to give `mean` and `std`."""
+    _install(monkeypatch, _Outside(wrapped=True), None)
+    with pytest.raises(DataError, match="give `mean` and `std`"):
+        load_model("hf:known")
+    assert load_model("hf:known", mean=(0.5,) * 3, std=(0.5,) * 3).mean.flatten().tolist() == [0.5] * 3
+
+
+@pytest.mark.parametrize(
+    ("processor", "options"),
+    [
+        ("ViTImageProcessor", {"size": {"height": 48, "width": 48}}),
+        ("CLIPImageProcessor", {"size": {"shortest_edge": 56}, "crop_size": {"height": 48, "width": 48}}),
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 48}, "crop_pct": 0.75}),
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 384}}),
+    ],
+)
+def test_pictures_are_prepared_as_an_image_processor_prepares_them(
+    processor: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """A saved Hugging Face model is read with its processor: the same pixels, the same normalisation."""
+    transformers = pytest.importorskip("transformers")
+    size = options["size"].get("height", options["size"].get("shortest_edge"))
+    config = transformers.ViTConfig(
+        image_size=size, patch_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1
+    )
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
+    theirs = getattr(transformers, processor)(**options)
+    theirs.save_pretrained(tmp_path)
+    model = load_model(f"hf:{tmp_path}")
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (400, 601, 3), np.uint8))
+    expected = theirs(picture, return_tensors="pt")["pixel_values"]
+    ours = (model.preprocess(picture).unsqueeze(0) - model.mean) / model.std
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_weights_out_of_reach_are_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No network and no cache: the error names the local file with `arch=`, without retries."""
+    _install(monkeypatch, _Outside(), None)
+    sys.modules["timm"].get_pretrained_cfg = lambda name: SimpleNamespace(hf_hub_id="nobody/nothing")  # type: ignore[attr-defined]
+    monkeypatch.setattr("sicl.models.libraries._reachable", lambda url: False)
+    with pytest.raises(DataError, match=r"load_model\('model.safetensors', arch='timm:known'\)"):
+        load_model("timm:known")
+    with pytest.raises(DataError, match="'hf:FOLDER'"):
+        load_model("hf:known")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "gpu"}, "`device` must be 'cpu', 'cuda'"),
+        ({"mean": 0.5}, "`mean` must be one number for each channel"),
+        ({"std": "abc"}, "`std` must be one number for each channel"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(options: dict[str, Any], message: str) -> None:
+    """Device and normalisation are checked before anything is read."""
+    with pytest.raises(OptionError, match=message):
+        load_model("demo", **options)
+
+
+def test_a_module_needs_no_loading(small: nn.Module) -> None:
+    """The error says what to do with a model that is already there."""
+    with pytest.raises(OptionError, match=r"sicl.Normalized\(model, mean, std\)"):
+        load_model(small)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "example"),
+    [
+        ("stages.0.blocks.0.conv_dw.weight", "timm:convnext_tiny"),
+        ("layers.0.blocks.0.attn.relative_position_bias_table", "timm:swin_tiny_patch4_window7_224"),
+        ("features.denseblock1.denselayer1.norm1.weight", "timm:densenet121"),
+        ("features.0.weight", "torchvision:vgg16"),
+    ],
+)
+def test_names_of_a_known_family_say_which_arch_to_give(tmp_path: Path, name: str, example: str) -> None:
+    """A checkpoint without `arch` whose names tell the library gets an example to type."""
+    save_file({name: torch.zeros(2)}, tmp_path / "m.safetensors")
+    with pytest.raises(DataError, match=f"arch='{example}'"):
+        load_model(tmp_path / "m.safetensors")
 
 
 def test_an_unknown_name_of_another_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ def test_make_stream_reads_a_configuration() -> None:
         (lambda: Benign(order="sorted"), "`order` must be one of iid, label; got 'sorted'"),
         (lambda: Benign(seed=-1), "`seed` must lie in"),
         (lambda: Continual(corruptions=()), "`corruptions` must be a tuple of at least one"),
-        (lambda: Continual(corruptions="fog"), "`corruptions` must be a tuple of at least one"),
+        (lambda: Continual(corruptions="fog"), "`corruptions` must be a tuple, each item a string"),
         (lambda: Continual(corruptions=("fog", "fog")), "`corruptions` must name each corruption once"),
         (lambda: Dynamic(gamma=0), "`gamma` must be > 0, got 0"),
         (lambda: Dynamic(slots=0), "`slots` must be > 0, got 0"),

@@ -62,11 +62,12 @@ def test_the_seed_decides_the_weights() -> None:
     [
         replace(SPEC, ema=0.9, channels_last=True),
         replace(recipe("fast", "resnet18"), width=4, n_classes=4, epochs=3, batch_size=32),
+        replace(recipe("fast", "resnet18_gn"), width=8, n_classes=4, epochs=3, batch_size=32),
         replace(
             recipe("fast", "vit_small"), width=2, n_classes=4, epochs=3, batch_size=64, precision="float32"
         ),
     ],
-    ids=["ema", "fast", "vit"],
+    ids=["ema", "fast", "group norm", "vit"],
 )
 def test_a_run_stopped_between_epochs_goes_on_to_the_same_weights(spec: TrainSpec, tmp_path: Path) -> None:
     """Averages, momenta and warm-up all come back from the resume file."""

@@ -1,9 +1,10 @@
-"""The strong augmentation of CoTTA and RoTTA on a whole batch: colour, small affine, blur, flip, noise."""
+"""The strong augmentation of CoTTA, RoTTA and ROID on a whole batch: colour, small affine, blur, flip, noise."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,14 @@ from torch import Tensor
 _GREY = (0.2989, 0.587, 0.114)
 
 
-def strong_augmentation(images: Tensor, generator: torch.Generator) -> Tensor:
+def strong_augmentation(
+    images: Tensor,
+    generator: torch.Generator,
+    *,
+    blur: bool = True,
+    noise: bool = True,
+    padding: Literal["border", "reflection"] = "border",
+) -> Tensor:
     """Return a randomly changed copy of N x 3 x H x W images in [0, 1].
 
     Brightness 0.6-1.4, contrast 0.7-1.3, saturation 0.5-1.5, hue +-0.06 and gamma 0.7-1.3 in random order;
@@ -22,6 +30,9 @@ def strong_augmentation(images: Tensor, generator: torch.Generator) -> Tensor:
     Args:
         images: the batch; other than three channels get no colour change but brightness, contrast and gamma.
         generator: on the host, whatever the images' device is: no draw waits for the device.
+        blur: whether to blur; ROID does not.
+        noise: whether to add noise; ROID does not.
+        padding: what lies outside: the nearest edge pixel, or the mirrored image (ROID).
     """
     out = images.clamp(0.0, 1.0)
     jitters: list[tuple[Callable[[Tensor, float], Tensor], float, float]] = [
@@ -34,11 +45,14 @@ def strong_augmentation(images: Tensor, generator: torch.Generator) -> Tensor:
     for i in torch.randperm(len(jitters), generator=generator).tolist():
         change, low, high = jitters[i]
         out = change(out, _uniform(low, high, generator))
-    out = _affine(out, generator)
-    out = _blur(out, _uniform(0.001, 0.5, generator))
+    out = _affine(out, generator, padding)
+    if blur:
+        out = _blur(out, _uniform(0.001, 0.5, generator))
     if _uniform(0.0, 1.0, generator) < 0.5:
         out = out.flip(-1)
-    return (out + 0.005 * _noise_like(out, generator)).clamp(0.0, 1.0)
+    if noise:
+        out = out + 0.005 * _noise_like(out, generator)
+    return out.clamp(0.0, 1.0)
 
 
 def _uniform(low: float, high: float, generator: torch.Generator) -> float:
@@ -95,8 +109,8 @@ def _hue(images: Tensor, shift: float) -> Tensor:
     return value.unsqueeze(1) - chroma.unsqueeze(1) * share
 
 
-def _affine(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Rotate, shift and scale about the centre; what comes from outside is the nearest edge pixel."""
+def _affine(images: Tensor, generator: torch.Generator, padding: str) -> Tensor:
+    """Rotate, shift and scale about the centre; what comes from outside is as `padding` says."""
     n, _, height, width = images.shape
     angle = math.radians(_uniform(-15.0, 15.0, generator))
     scale = _uniform(0.9, 1.1, generator)
@@ -110,7 +124,7 @@ def _affine(images: Tensor, generator: torch.Generator) -> Tensor:
     ]
     matrix = torch.tensor([rows], dtype=images.dtype).to(images.device, non_blocking=True).expand(n, 2, 3)
     grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+    return F.grid_sample(images, grid, padding_mode=padding, align_corners=False)
 
 
 def _blur(images: Tensor, sigma: float) -> Tensor:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import copy
+import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from sicl.adapt._images import check_images, likely_mistake
 from sicl.adapt._presets import Architecture, Preset, preset_options
-from sicl.engine.split import logits_of
-from sicl.errors import InputError, UnsupportedModelError, require_choice
+from sicl.adapt._undo import Undo
+from sicl.engine.norms import batch_norms, statistics_of
+from sicl.engine.split import check_logits, logits_of
+from sicl.errors import InputError, UnsupportedModelError
+from sicl.spec import Spec
+from sicl.states import require_state
 from sicl.types import SourceData
 
 When = Literal["before", "after"]
@@ -25,7 +32,8 @@ M = TypeVar("M", bound="Method")
 class Moment:
     """The state that predicts, at the moment it predicts: all that a calibrator may look at.
 
-    `network(images)` gives `logits` again; whoever looks must leave the network as it was found.
+    `network(images)` gives `logits` again, except where a method makes more of a batch than its network says
+    (`Cotta`'s views, `Roid`'s prior, `Lame`'s neighbours). Whoever looks must leave the network as it was found.
     """
 
     network: nn.Module
@@ -34,7 +42,7 @@ class Moment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method(ABC):
+class Method(Spec):
     """A test-time adaptation method as configuration; `attach` makes it live on a private copy of a model.
 
     Args:
@@ -44,9 +52,6 @@ class Method(ABC):
 
     predict: When = "before"
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        require_choice(("before", "after"), predict=self.predict)
 
     @classmethod
     def for_dataset(
@@ -77,11 +82,22 @@ class Method(ABC):
             model: returns N x C logits or an object with `.logits`, for images in [0, 1].
             source: labelled source data, for methods that need some.
         """
-        return self._adapter(_private_copy(model), source)
+        # Also where the caller infers: tensors made in inference mode could never learn.
+        with torch.inference_mode(False):
+            return self.adapter(_private_copy(model), source=source)
 
-    @abstractmethod
-    def _adapter(self, network: nn.Module, source: SourceData | None) -> Adapter:
-        """Return the live object; `network` is already a private copy in eval mode without gradients."""
+    def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
+        """Return the live object: the hook that a method of your own fills.
+
+        Args:
+            network: already a private copy, in eval mode and without gradients.
+            source: what was given to `attach`.
+        """
+        # Until 0.1 the hook was called `_adapter(network, source)`; methods that still have that one work.
+        old: Callable[..., Adapter] | None = getattr(self, "_adapter", None)
+        if old is None:
+            raise NotImplementedError(f"`{type(self).__name__}` must define `adapter(network, *, source)`.")
+        return old(network, source)
 
 
 class Adapter(ABC):
@@ -89,6 +105,10 @@ class Adapter(ABC):
 
     A step has two phases, predict and update, in the order `spec.predict` says. Observers (calibrators)
     run on the state that predicts. The base class owns input checks, gradient mode, counters and state.
+
+    Laws: steps of several threads come one after the other; a step that is interrupted, whatever the cause,
+    leaves the state as it was before; so does an update that would make a parameter NaN or infinite
+    (`counters["refused"]`).
 
     Args:
         spec: the method's configuration.
@@ -98,52 +118,72 @@ class Adapter(ABC):
     reuses_forward: ClassVar[bool] = False
     """Whether the update differentiates the prediction's logits (then they are computed with gradients)."""
 
+    writes: ClassVar[Literal["none", "counted", "any"]] = "any"
+    """How updates write to the state: never, by torch's in-place operations only, or also through `.data`.
+
+    Torch counts the writes of the second kind, so that what did not move is not copied before each step."""
+
     def __init__(self, spec: Method, network: nn.Module) -> None:
         self.spec = spec
         self.network = network
         # On the host: it draws scalars and slots, which would cost a device-to-host copy each.
         self.generator = torch.Generator().manual_seed(spec.seed)
         self._counts: dict[str, int | Tensor] = dict.fromkeys(
-            ("batches", "samples", "updates", "kept", "resets"), 0
+            ("batches", "samples", "updates", "kept", "resets", "refused"), 0
         )
         self._start: dict[str, Any] | None = None
+        self._warned: set[str] = set()
+        self._lock = threading.RLock()
+        self._undo: Undo | None = None
 
     @property
     def counters(self) -> dict[str, int]:
-        """What happened so far: batches and samples seen, updates done, samples kept for them, resets."""
+        """What happened so far: batches, samples, updates, samples kept for them, resets, updates refused."""
         return {name: int(value) for name, value in self._counts.items()}
 
     def count(self, name: str, amount: int | Tensor) -> None:
         """Add to a counter; a tensor stays on its device until somebody reads `counters`."""
         self._counts[name] = self._counts[name] + amount
 
+    def summary(self) -> dict[str, float]:
+        """Return the counters as numbers for a record."""
+        return {name: float(value) for name, value in self.counters.items()}
+
     def __call__(self, images: Tensor) -> Tensor:
         """Return the logits (N x C, float32, detached) of a batch, and adapt to it."""
         return self.step(images)
 
-    def step(self, images: Tensor, observe: Callable[[Moment], None] | None = None) -> Tensor:
-        """Predict and update, in the method's order; `observe` sees the state that predicts."""
-        with _gradients_possible():
+    def step(
+        self, images: Tensor, observe: Callable[[Moment], None] | None = None, *, update: bool = True
+    ) -> Tensor:
+        """Predict and update, in the method's order; `observe` sees the state that predicts.
+
+        With `update=False` the network predicts as it stands, and stays so.
+        """
+        with self._lock, _gradients_possible():
             images = self._checked(images)
             self._remember_start()
-            with _batch_size_errors(len(images)):
-                if self.spec.predict == "before":
-                    with torch.set_grad_enabled(self.reuses_forward):
-                        logits = self.forward(images)
-                    self._show(images, logits, observe)
-                    self.update(images, logits)
-                else:
-                    self.update(images, None)
-                    with torch.no_grad():
-                        logits = self.forward(images)
-                    self._show(images, logits, observe)
-        self.count("batches", 1)
-        self.count("samples", len(images))
-        return logits.detach().float()
+            with self._all_or_nothing(), _batch_size_errors(len(images)):
+                before = self.spec.predict == "before"
+                if update and not before:
+                    self._update(images, None)
+                with torch.set_grad_enabled(update and before and self.reuses_forward):
+                    logits = self.forward(images)
+                out = self._shown(images, logits, observe)
+                if update and before:
+                    self._update(images, logits)
+                self._warn_of_one(len(images))
+                self.count("batches", 1)
+                self.count("samples", len(images))
+        return out
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of the network that predicts, as it stands."""
         return logits_of(self.network(images))
+
+    def correct(self, logits: Tensor) -> Tensor:
+        """Return what to say for a batch whose logits are these; the update still gets the logits themselves."""
+        return logits
 
     @abstractmethod
     def update(self, images: Tensor, logits: Tensor | None) -> None:
@@ -155,82 +195,204 @@ class Adapter(ABC):
                 class says `reuses_forward`; else None.
         """
 
+    def moving(self) -> list[Tensor]:
+        """Return what must stay finite: all parameters of the network, unless a method knows better."""
+        return [p.detach() for p in self.network.parameters()]
+
     def reset(self) -> None:
         """Return to the state at attachment, counters and random state included."""
-        if self._start is not None:
-            self._load(copy.deepcopy(self._start))
+        with self._lock:
+            if self._start is not None:
+                self._load(copy.deepcopy(self._start))
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of all that the next step depends on; later steps do not change it."""
-        return copy.deepcopy(self._state())
+        with self._lock:
+            return copy.deepcopy({**self._state(), "counters": self.counters})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a copy of a state that `state_dict` gave, of this or another attachment of the same spec.
 
-        Raises:
-            InputError: the state is of another method.
-        """
-        method = type(self.spec).__name__
-        if state.get("method") != method:
-            raise InputError(
-                f"`state` must come from an attachment of {method}, got one of {state.get('method')!r}; "
-                "attach the spec it was saved from."
-            )
-        self._remember_start()
-        self._load(copy.deepcopy(state))
+        All or nothing: a state that does not fit changes nothing.
 
-    def _state(self) -> dict[str, Any]:
-        """Return all that the next step depends on; methods with more state extend it."""
+        Raises:
+            InputError: the state is of another method or spec, lacks parts, or has others.
+        """
+        with self._lock:
+            before = self.state_dict()
+            check_fits(state, before)
+            self._remember_start()
+            require_state(state, before, self._start, whose=type(self.spec).__name__)
+            try:
+                self._load(copy.deepcopy(state))
+            except BaseException as error:
+                self._load(before)
+                if not isinstance(error, Exception):
+                    raise
+                reason = " ".join(str(error).split())
+                raise InputError(
+                    f"`state` does not fit this attachment of {type(self.spec).__name__} "
+                    f"({type(error).__name__}: {reason:.200}); attach the same spec to the same model."
+                ) from error
+
+    def get_state(self) -> dict[str, Any]:
+        """Return all that the next step depends on, not copied: the hook that methods with more state extend."""
         return {
             "method": type(self.spec).__name__,
+            "spec": _described(self.spec),
             "network": self.network.state_dict(),
-            "counters": self.counters,
+            "counters": dict(self._counts),
             "generator": self.generator.get_state(),
         }
 
-    def _load(self, state: dict[str, Any]) -> None:
-        """Take over a state; it belongs to the adapter from now on. Extended together with `_state`."""
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over a state, which belongs to the adapter from now on: extended together with `get_state`."""
         self.network.load_state_dict(state["network"])
         self._counts = dict(state["counters"])
         self.generator.set_state(state["generator"])
 
+    def here(self, value: Any) -> Any:
+        """Return a tensor, or a list of some, on the network's device: a state may come from another one."""
+        if isinstance(value, list):
+            return [self.here(item) for item in value]
+        reference = next(self.network.parameters(), None)
+        return value if reference is None or not isinstance(value, Tensor) else value.to(reference.device)
+
+    # Until 0.1 the two hooks had these names; methods that still extend them work.
+    def _state(self) -> dict[str, Any]:
+        return self.get_state()
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.set_state(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A lock cannot be copied, and what a failed step goes back to is made anew.
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_undo")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.RLock(), _undo=None)
+
     def _remember_start(self) -> None:
         if self._start is None:
             self._start = self.state_dict()
+            self._undo = Undo(counted=self.writes == "counted", start=self._start)
+            self._undo.take(self._state())
 
-    def _show(self, images: Tensor, logits: Tensor, observe: Callable[[Moment], None] | None) -> None:
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Put the state back if the block does not end."""
+        if self.writes != "none":
+            self._undo = self._undo or Undo(counted=self.writes == "counted")
+            self._undo.take(self._state())
+        try:
+            yield
+        except BaseException:
+            self._put_back()
+            raise
+
+    def _put_back(self) -> None:
+        if self.writes != "none" and self._undo is not None:
+            self._load(self._undo.state())
+
+    def _update(self, images: Tensor, logits: Tensor | None) -> None:
+        self.update(images, logits)
+        if not _all_finite(self.moving()):
+            self._put_back()
+            self.count("refused", 1)
+
+    def _shown(self, images: Tensor, logits: Tensor, observe: Callable[[Moment], None] | None) -> Tensor:
+        with torch.no_grad():
+            if self._counts["batches"] == 0:
+                # Once: it waits for the device.
+                check_logits(logits)
+            out = self.correct(logits.detach()).float()
         if observe is not None:
-            observe(Moment(self.network, images, logits.detach().float()))
+            observe(Moment(self.network, images, out))
+        return out
 
     def _checked(self, images: Tensor) -> Tensor:
-        check_images(images)
+        mistake = likely_mistake(*check_images(images))
+        if mistake is not None:
+            self._warn_once("range", mistake)
         reference = next(self.network.parameters(), None)
         if reference is not None and (images.device != reference.device or images.dtype != reference.dtype):
             images = images.to(reference.device, reference.dtype)
         return images.clone() if images.is_inference() else images
 
+    def _warn_of_one(self, n: int) -> None:
+        if n == 1 and any(statistics_of(layer) == "batch" for layer in batch_norms(self.network)):
+            self._warn_once(
+                "one",
+                f"{type(self.spec).__name__} normalises a batch of one image with that image's own statistics, "
+                "and most of its predictions will be wrong; give larger batches, use `Source`, `Rotta`, `Sotta` "
+                "or `Lame`, or a network without batch norms.",
+            )
 
-def check_images(images: Any) -> None:
-    """Raise `InputError` unless `images` is a non-empty N x C x H x W float tensor without NaN."""
-    if not isinstance(images, Tensor):
-        raise InputError(f"`images` must be a torch.Tensor, got {type(images).__name__}.")
-    if images.ndim != 4:
+    def _warn_once(self, what: str, message: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            warnings.warn(message, stacklevel=5)
+
+
+def check_fits(state: Any, own: dict[str, Any]) -> None:
+    """Raise `InputError` unless `state` has the method, spec and parts of `own`; say what differs."""
+    method = own["method"]
+    found = state.get("method") if isinstance(state, dict) else type(state).__name__
+    if found != method:
         raise InputError(
-            f"`images` must be N x C x H x W, got shape {tuple(images.shape)}; add the missing batch or "
-            "channel dimension with `unsqueeze`."
+            f"`state` must come from an attachment of {method}, got one of {found!r}; "
+            "attach the spec it was saved from."
         )
-    if not images.is_floating_point():
-        raise InputError(f"`images` must be floats in [0, 1], got {images.dtype}; divide uint8 by 255.")
-    if images.shape[0] == 0:
-        raise InputError("`images` is an empty batch; skip it.")
-    # One reduction and one look at the device; summed in float32, where half precision would overflow.
-    if not bool(torch.isfinite(images.detach().sum(dtype=torch.float32))):
-        raise InputError("`images` contain NaN or infinite values; drop those samples first.")
+    for verb, names in (("lacks", own.keys() - state.keys()), ("has", state.keys() - own.keys())):
+        if names:
+            raise InputError(
+                f"`state` {verb} the parts {', '.join(sorted(map(str, names)))}, unlike a state of {method} "
+                "here; save it again with `state_dict`."
+            )
+    if state["spec"] != own["spec"]:
+        raise InputError(
+            f"`state` comes from another {method}: {_differences(state['spec'], own['spec'])}; "
+            "attach the spec it was saved from."
+        )
+
+
+def _differences(theirs: Any, own: dict[str, Any]) -> str:
+    if not isinstance(theirs, dict):
+        return f"its spec is a {type(theirs).__name__}"
+    names = [name for name in {**own, **theirs} if theirs.get(name) != own.get(name)]
+    return ", ".join(f"{name} is {theirs.get(name)!r} there and {own.get(name)!r} here" for name in names)
+
+
+def _described(spec: Method) -> dict[str, Any]:
+    """Return the options as values that a restricted `torch.load` reads back."""
+    values = {field.name: getattr(spec, field.name) for field in fields(spec)}
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    # The repr of an object that is no dataclass may hold its address.
+    return repr(value) if is_dataclass(value) or isinstance(value, tuple) else type(value).__name__
+
+
+def _all_finite(tensors: list[Tensor]) -> bool:
+    """Say whether nothing is NaN or infinite, by one look at the device."""
+    floats = [tensor for tensor in tensors if tensor.is_floating_point()]
+    # A norm is finite if all values are, and not so large that their squares overflow: that is the end as well.
+    return not floats or bool(torch.isfinite(torch.stack(torch._foreach_norm(floats))).all())
 
 
 def _private_copy(model: nn.Module) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise UnsupportedModelError(f"`model` must be a torch.nn.Module, got {type(model).__name__}.")
+    # A compiled model holds the module it was made from; the copy is what is run.
+    model = getattr(model, "_orig_mod", model)
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedModelError(
+            "`model` is scripted or traced (torch.jit), so its layers can be neither adapted nor perturbed; attach "
+            "the torch.nn.Module that it was made from."
+        )
     return copy.deepcopy(model).eval().requires_grad_(False)
 
 
@@ -250,6 +412,7 @@ def _batch_size_errors(n: int) -> Iterator[None]:
         if "more than 1 value per channel" not in str(error):
             raise
         raise InputError(
-            f"`images` is a batch of {n}, from which a batch norm of this network sees one value a channel "
-            "and cannot compute statistics; give at least two images a batch, or use `Source()`."
+            f"`images` is a batch of {n}, of which a batch norm of this network sees one value a channel "
+            "(some methods learn from a part of the batch) and cannot compute statistics; give at least two "
+            "images a batch, or use `Source()`."
         ) from error

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from sicl.adapt._base import Adapter, Method
+from sicl.states import require_moments
 
 OptimizerName = Literal["adam", "sgd"]
 
 
 def make_optimizer(
-    name: OptimizerName, parameters: Iterable[nn.Parameter], *, lr: float, momentum: float = 0.9
+    name: OptimizerName, parameters: Iterable[nn.Parameter], *, lr: float, nesterov: bool = False
 ) -> torch.optim.Optimizer:
-    """Return Adam (betas `momentum`, 0.999) or SGD (momentum), without weight decay."""
+    """Return Adam (betas 0.9, 0.999) or SGD (momentum 0.9, Nesterov's or plain), without weight decay."""
     if name == "adam":
-        return torch.optim.Adam(parameters, lr=lr, betas=(momentum, 0.999))
-    return torch.optim.SGD(parameters, lr=lr, momentum=momentum)
+        return torch.optim.Adam(parameters, lr=lr, betas=(0.9, 0.999))
+    return torch.optim.SGD(parameters, lr=lr, momentum=0.9, nesterov=nesterov)
 
 
 class Learner(Adapter):
@@ -30,6 +31,8 @@ class Learner(Adapter):
         network: the private copy that predicts.
         optimizer: over the parameters that move; its state is part of the adapter's.
     """
+
+    writes: ClassVar[Literal["none", "counted", "any"]] = "counted"
 
     def __init__(self, spec: Method, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(spec, network)
@@ -51,9 +54,16 @@ class Learner(Adapter):
         self.optimizer.step()
         self.count("updates", 1)
 
-    def _state(self) -> dict[str, Any]:
-        return {**super()._state(), "optimizer": self.optimizer.state_dict()}
+    def moving(self) -> list[Tensor]:
+        """Return the parameters that move."""
+        return [parameter.detach() for parameter in self.parameters]
 
-    def _load(self, state: dict[str, Any]) -> None:
-        super()._load(state)
+    def get_state(self) -> dict[str, Any]:
+        """Return the adapter's state and the optimizer's."""
+        return {**super().get_state(), "optimizer": self.optimizer.state_dict()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over both."""
+        super().set_state(state)
         self.optimizer.load_state_dict(state["optimizer"])
+        require_moments(self.optimizer)

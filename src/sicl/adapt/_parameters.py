@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
+import torch
 from torch import nn
 
 from sicl.engine.cut import find_stages
@@ -45,6 +47,7 @@ def train_norm_affines(network: nn.Module, *, method: str, layers: Layers = "all
     Raises:
         UnsupportedModelError: there are none.
     """
+    in_float32(network, method=method)
     skipped = last_stage_norms(network) if layers == "not_last_stage" else frozenset()
     parameters = [
         parameter
@@ -61,6 +64,36 @@ def train_norm_affines(network: nn.Module, *, method: str, layers: Layers = "all
     for parameter in parameters:
         parameter.requires_grad_(True)
     return parameters
+
+
+def train_weights(network: nn.Module, *, method: str) -> dict[str, nn.Parameter]:
+    """Turn gradients on for every parameter called weight or bias, and return them by name.
+
+    Raises:
+        UnsupportedModelError: there are none.
+    """
+    learned = {n: p for n, p in network.named_parameters() if n.rpartition(".")[2] in ("weight", "bias")}
+    if not learned:
+        raise UnsupportedModelError(
+            f"`{method}` needs layers with weights; {type(network).__name__} has none. "
+            "Use `Source()` to calibrate without adapting."
+        )
+    for parameter in learned.values():
+        parameter.requires_grad_(True)
+    return learned
+
+
+def in_float32(network: nn.Module, *, method: str) -> None:
+    """Turn a private copy in half precision into float32: steps of 1e-3 vanish, or become NaN, in 16 bits."""
+    low = {p.dtype for p in network.parameters()} & {torch.float16, torch.bfloat16}
+    if low:
+        network.float()
+        names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in low))
+        warnings.warn(
+            f"`{method}` learns, for which {names} parameters are too coarse: its private copy is kept in "
+            "float32; run it under `torch.autocast` for 16-bit speed.",
+            stacklevel=2,
+        )
 
 
 def last_stage_norms(network: nn.Module) -> frozenset[str]:

@@ -32,10 +32,31 @@ PAPER: dict[str, dict[str, dict[str, Any]]] = {
 }
 """What the SICL paper's appendix prints ("Baseline Details"); methods that are not here have no options."""
 
+_CIFAR_COTTA = {"lr": 1e-3, "optimizer": "adam", "restore": 0.01}
+_CIFAR_ADAM = {"lr": 1e-3, "optimizer": "adam"}
+_IMAGENET_SGD = {"lr": 2.5e-4, "optimizer": "sgd"}
+
+SINCE: dict[str, dict[str, dict[str, Any]]] = {
+    "Come": {"cifar10": _CIFAR_ADAM, "cifar100": _CIFAR_ADAM, "imagenet": _IMAGENET_SGD},
+    "Deyo": {
+        "cifar10": {**_CIFAR_ADAM, "threshold": 0.2},
+        "cifar100": {**_CIFAR_ADAM, "threshold": 0.2},
+        "imagenet": {**_IMAGENET_SGD, "threshold": 0.3},
+    },
+    "Cotta": {
+        "cifar10": {**_CIFAR_COTTA, "threshold": 0.92, "loss": "cross_entropy"},
+        "cifar100": {**_CIFAR_COTTA, "threshold": 0.72, "loss": "cross_entropy"},
+        "imagenet": {"lr": 0.01, "optimizer": "sgd", "restore": 0.001, "threshold": 0.1, "loss": "symmetric"},
+    },
+    "Roid": {"cifar10": _CIFAR_ADAM, "cifar100": _CIFAR_ADAM, "imagenet": _IMAGENET_SGD},
+}
+"""Methods that the paper does not have: under both presets their authors' options (COME has none for CIFAR: TENT's;
+DeYO's and ROID's for CIFAR are those of the common benchmark by ROID's authors)."""
+
 OFFICIAL: dict[str, dict[str, Any]] = {"Sar": {"rho": 0.05}, "Sotta": {"rho": 0.05}}
 """Where the methods' authors differ from it, on every data set."""
 
-VIT: dict[str, dict[str, Any]] = {"Sar": {"lr": 1e-3}}
+VIT: dict[str, dict[str, Any]] = {"Sar": {"lr": 1e-3}, "Come": {"lr": 1e-3}, "Deyo": {"lr": 1e-3}}
 """What both change for vision transformers."""
 
 
@@ -44,7 +65,7 @@ def preset_options(method: str, dataset: str, preset: str, architecture: str) ->
     require_choice((*DATASETS, *_SAME_AS), name=dataset)
     require_choice(("paper", "official"), preset=preset)
     require_choice(("resnet", "vit"), architecture=architecture)
-    options = dict(PAPER.get(method, {}).get(_SAME_AS.get(dataset, dataset), {}))
+    options = dict({**PAPER, **SINCE}.get(method, {}).get(_SAME_AS.get(dataset, dataset), {}))
     if preset == "official":
         options |= OFFICIAL.get(method, {})
     if architecture == "vit":

@@ -24,7 +24,8 @@ class BatchNorm(Method):
         UnsupportedModelError: the model has no batch norm.
     """
 
-    def _adapter(self, network: nn.Module, source: SourceData | None) -> Adapter:
+    def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
+        """Return the live object."""
         if not batch_norms(network):
             raise UnsupportedModelError(
                 f"`BatchNorm` needs batch normalisation layers; {type(network).__name__} has none. "

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sicl.adapt._base import Adapter, Method
-from sicl.adapt._entropy import entropy
+from sicl.adapt._objective import Objective, require_objective, uncertainty_of
 from sicl.adapt._optim import Learner, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
 from sicl.engine.split import logits_of
@@ -34,6 +34,7 @@ class Eata(Method):
         fisher_alpha: strength of the tie (the paper's beta); 0 goes without source data.
         fisher_samples: source images that the Fisher information is measured on.
         fisher_batch: images in one gradient of that measurement.
+        objective: "entropy", or "come": the entropy of COME's opinions, in filter, weight and loss.
 
     Raises:
         OptionError: a value is out of range.
@@ -41,8 +42,7 @@ class Eata(Method):
         UnsupportedModelError: the model has no norm layer with affine parameters (on `attach`).
 
     Differs from the reference implementation:
-        - dropout stays off;
-        - the source images of the Fisher information are drawn with `seed`.
+        - dropout stays off; the source images of the Fisher information are drawn with `seed`.
     """
 
     lr: float = 0.005
@@ -51,20 +51,19 @@ class Eata(Method):
     fisher_alpha: float = 1.0
     fisher_samples: int = 2000
     fisher_batch: int = 64
+    objective: Objective = "entropy"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(
-            lr=self.lr,
-            margin=self.margin,
-            fisher_samples=self.fisher_samples,
-            fisher_batch=self.fisher_batch,
-        )
+        require_objective(self.objective)
+        require_positive(lr=self.lr, margin=self.margin)
+        require_positive(fisher_samples=self.fisher_samples, fisher_batch=self.fisher_batch)
         require_between(0.0, 1.0, similarity=self.similarity)
         if not self.fisher_alpha >= 0:
             raise OptionError(f"`fisher_alpha` must be >= 0, got {self.fisher_alpha!r}.")
 
-    def _adapter(self, network: nn.Module, source: SourceData | None) -> Adapter:
+    def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
+        """Return the live object."""
         if self.fisher_alpha > 0 and source is None:
             raise InputError(
                 "`Eata` needs source images for its Fisher information: pass "
@@ -95,7 +94,7 @@ class EataAdapter(Learner):
     def update(self, images: Tensor, logits: Tensor | None) -> None:
         """Take one step on the samples that pass both filters; none passes, nothing moves."""
         logits = self.forward(images) if logits is None else logits
-        entropies = entropy(logits)
+        entropies = uncertainty_of(logits, self.spec.objective)
         probabilities = logits.detach().float().softmax(dim=1)
         limit = self.spec.margin * math.log(logits.shape[1])
         keep = entropies.detach() < limit
@@ -121,13 +120,17 @@ class EataAdapter(Learner):
             if parameter.grad is not None:
                 parameter.grad.addcmul_(weight, parameter - start, value=2 * self.spec.fisher_alpha)
 
-    def _state(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of all parts."""
         own = {"average": self.average, "anchor": self.anchor, "fisher": self.fisher}
-        return {**super()._state(), **own}
+        return {**super().get_state(), **own}
 
-    def _load(self, state: dict[str, Any]) -> None:
-        super()._load(state)
-        self.average, self.anchor, self.fisher = state["average"], state["anchor"], state["fisher"]
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over the state of all parts."""
+        super().set_state(state)
+        self.average, self.anchor, self.fisher = (
+            self.here(state[part]) for part in ("average", "anchor", "fisher")
+        )
 
 
 def fisher_information(

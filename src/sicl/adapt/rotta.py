@@ -64,7 +64,8 @@ class Rotta(Method):
             if not getattr(self, name) >= 0:
                 raise OptionError(f"`{name}` must be >= 0, got {getattr(self, name)!r}.")
 
-    def _adapter(self, network: nn.Module, source: SourceData | None) -> Adapter:
+    def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
+        """Return the live object."""
         return RottaAdapter(self, swap_batch_norms(network, self.alpha))
 
 
@@ -114,15 +115,17 @@ class RottaAdapter(Learner):
         with torch.no_grad():
             torch._foreach_lerp_(tuple(self.followers), tuple(self.parameters), self.spec.nu)
 
-    def _state(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of all parts."""
         own = {"student": self.student.state_dict(), "memory": self.memory.state_dict()}
-        return {**super()._state(), **own}
+        return {**super().get_state(), **own}
 
-    def _load(self, state: dict[str, Any]) -> None:
-        super()._load(state)
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over the state of all parts."""
+        super().set_state(state)
         self.student.load_state_dict(state["student"])
         self.memory = self._new_memory()
-        self.memory.load_state_dict(state["memory"])
+        self.memory.load_state_dict({**state["memory"], "images": self.here(state["memory"]["images"])})
 
 
 def _robust_norms(network: nn.Module) -> list[nn.Module]:

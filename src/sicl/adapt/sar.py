@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sicl.adapt._base import Adapter, Method
-from sicl.adapt._entropy import entropy
+from sicl.adapt._objective import Objective, require_objective, uncertainty_of
 from sicl.adapt._optim import Learner, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
 from sicl.adapt._sam import Sam
@@ -32,14 +32,16 @@ class Sar(Method):
         margin: the entropy limit E0 as a share of ln C.
         rho: SAM's radius; 0.05 in the official code, 0.5 in the SICL paper's appendix.
         recovery: reset when the moving average (0.9) of the second loss is below this; 0 never resets.
+        average_restarts: whether the moving average starts anew after a reset, as the paper says; the official
+            code keeps the old one, so it resets at every batch until that has risen.
+        objective: "entropy", or "come": the entropy of COME's opinions, in filters, loss and recovery.
 
     Raises:
         OptionError: a value is out of range.
         UnsupportedModelError: the model has no norm layer with affine parameters (on `attach`).
 
     Differs from the reference implementation:
-        - after a recovery the moving average starts anew, as the paper says (the official code writes the
-          old one back, so it may reset again at once);
+        - after a recovery the moving average starts anew (`average_restarts=False` is the official code's way);
         - the last stage of other networks is found by `find_stages`, not by the names layer4 and blocks.9.
     """
 
@@ -47,14 +49,18 @@ class Sar(Method):
     margin: float = 0.4
     rho: float = 0.05
     recovery: float = 0.2
+    average_restarts: bool = True
+    objective: Objective = "entropy"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_objective(self.objective)
         require_positive(lr=self.lr, margin=self.margin, rho=self.rho)
         if not self.recovery >= 0:
             raise OptionError(f"`recovery` must be >= 0, got {self.recovery!r}.")
 
-    def _adapter(self, network: nn.Module, source: SourceData | None) -> Adapter:
+    def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
+        """Return the live object."""
         return SarAdapter(self, network)
 
 
@@ -75,11 +81,11 @@ class SarAdapter(Learner):
         """Ascend, filter again, descend; then recover if the loss says so."""
         logits = self.forward(images) if logits is None else logits
         limit = self.spec.margin * math.log(logits.shape[1])
-        entropies = entropy(logits)
+        entropies = uncertainty_of(logits, self.spec.objective)
         reliable = entropies.detach() < limit
         self.backward(_masked_mean(entropies, reliable))
         self.sam.ascend()
-        entropies = entropy(self.forward(images))
+        entropies = uncertainty_of(self.forward(images), self.spec.objective)
         still = reliable & (entropies.detach() < limit)
         loss = _masked_mean(entropies, still)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -96,14 +102,17 @@ class SarAdapter(Learner):
         if self.average is not None and self.average < self.spec.recovery and self._start is not None:
             self.network.load_state_dict(self._start["network"])
             self.optimizer.load_state_dict(copy.deepcopy(self._start["optimizer"]))
-            self.average = None
+            if self.spec.average_restarts:
+                self.average = None
             self.count("resets", 1)
 
-    def _state(self) -> dict[str, Any]:
-        return {**super()._state(), "average": self.average}
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of all parts."""
+        return {**super().get_state(), "average": self.average}
 
-    def _load(self, state: dict[str, Any]) -> None:
-        super()._load(state)
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over the state of all parts."""
+        super().set_state(state)
         self.average = state["average"]
 
 

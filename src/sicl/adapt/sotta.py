@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from sicl.adapt._sam import Sam
 from sicl.engine.norms import batch_norms
 from sicl.errors import OptionError, require_between, require_positive
 from sicl.types import SourceData
+
+WINDOW = 1024
+"""Samples over which the share of admitted ones is kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,10 @@ class Sotta(Method):
         update_every: samples between two updates.
         epochs: steps on the memory at an update.
         confidence: a calibrator whose confidence the memory filters on; None is the softmax's.
+        admit: what the filter asks of a calibrator's confidence. "share": as many of the last 1,024 samples enter
+            as have a softmax above `threshold`, those with the highest calibrated confidence, because a threshold
+            chosen for the softmax says nothing about a confidence on another scale; "threshold": it must be above
+            `threshold` itself.
 
     Raises:
         OptionError: a value is out of range.
@@ -43,6 +50,7 @@ class Sotta(Method):
 
     Differs from the reference implementation:
         - samples are filtered a batch at a time, with the state that predicted the batch;
+        - no weight decay, as neither paper names one;
         - the memory is one batch, however large; with a single sample in it the update is left out;
         - the memory is not shuffled, and dropout stays off while it is learned;
         - entropies are summed over classes and come from log-probabilities, not from log(p + 1e-6).
@@ -56,6 +64,7 @@ class Sotta(Method):
     update_every: int = 64
     epochs: int = 1
     confidence: Confidence | None = None
+    admit: Literal["share", "threshold"] = "share"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,7 +77,8 @@ class Sotta(Method):
                 f"{type(self.confidence).__name__}; leave it out for the softmax's."
             )
 
-    def _adapter(self, network: nn.Module, source: SourceData | None) -> Adapter:
+    def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
+        """Return the live object."""
         return SottaAdapter(self, network, source)
 
 
@@ -88,6 +98,7 @@ class SottaAdapter(Learner):
         self.live: LiveConfidence | None = None
         if spec.confidence is not None:
             self.live = spec.confidence.calibration(self, source=source)
+        self.recent = torch.empty(2, 0)
 
     def _new_memory(self) -> ConfidentMemory:
         spec = self.spec
@@ -104,11 +115,25 @@ class SottaAdapter(Learner):
                 self._learn(self.memory.images)
 
     def _confidence(self, images: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        if self.live is not None:
-            prediction = self.live.predict(Moment(self.network, images, logits.float()))
+        softmax, labels = logits.float().softmax(dim=1).max(dim=1)
+        if self.live is None:
+            return labels, softmax
+        prediction = self.live.predict(Moment(self.network, images, logits.float()))
+        if self.spec.admit == "threshold":
             return prediction.labels, prediction.confidence
-        confidence, labels = logits.float().softmax(dim=1).max(dim=1)
-        return labels, confidence
+        return prediction.labels, self._admitted(softmax, prediction.confidence)
+
+    def _admitted(self, softmax: Tensor, confidence: Tensor) -> Tensor:
+        """Return 1 for samples among the most trusted, as many as the softmax's threshold would let in, else 0."""
+        # Vote shares tie often; among equals the softmax decides.
+        trust = confidence.float() + 1e-6 * softmax
+        new = torch.stack([softmax, trust])
+        self.recent = torch.cat([self.recent.to(new), new], dim=1)[:, -max(WINDOW, len(trust)) :]
+        n_sure = int((self.recent[0] > self.spec.threshold).sum())
+        if n_sure == 0:
+            return torch.zeros_like(trust)
+        limit = self.recent[1].topk(n_sure).values[-1]
+        return (trust >= limit).to(trust)
 
     def _learn(self, images: Tensor) -> None:
         with training(self.norms):
@@ -120,15 +145,19 @@ class SottaAdapter(Learner):
                 self.sam.descend()
                 self.count("updates", 1)
 
-    def _state(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of all parts."""
         live: object = self.live
         confidence = live.state_dict() if isinstance(live, Stateful) else None
-        return {**super()._state(), "memory": self.memory.state_dict(), "confidence": confidence}
+        own = {"memory": self.memory.state_dict(), "confidence": confidence, "recent": self.recent.clone()}
+        return {**super().get_state(), **own}
 
-    def _load(self, state: dict[str, Any]) -> None:
-        super()._load(state)
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over the state of all parts."""
+        super().set_state(state)
         self.memory = self._new_memory()
-        self.memory.load_state_dict(state["memory"])
+        self.memory.load_state_dict({**state["memory"], "images": self.here(state["memory"]["images"])})
+        self.recent = self.here(state["recent"]).clone()
         live: object = self.live
         if isinstance(live, Stateful):
             live.load_state_dict(state["confidence"])

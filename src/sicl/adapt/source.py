@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -14,12 +15,19 @@ from sicl.types import SourceData
 class Source(Method):
     """No adaptation: the model as it was trained, with its running statistics."""
 
-    def _adapter(self, network: nn.Module, source: SourceData | None) -> Adapter:
+    def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
+        """Return the live object."""
         return SourceAdapter(self, network)
 
 
 class SourceAdapter(Adapter):
     """A network that stays as it is."""
+
+    writes: ClassVar[Literal["none", "counted", "any"]] = "none"
+
+    def moving(self) -> list[Tensor]:
+        """Return nothing."""
+        return []
 
     def update(self, images: Tensor, logits: Tensor | None) -> None:
         """Do nothing."""

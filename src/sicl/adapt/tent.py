@@ -8,10 +8,10 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from sicl.adapt._base import Adapter, Method
-from sicl.adapt._entropy import entropy
+from sicl.adapt._objective import Objective, require_objective, uncertainty_of
 from sicl.adapt._optim import Learner, OptimizerName, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
-from sicl.errors import require_choice, require_positive
+from sicl.errors import require_positive
 from sicl.types import SourceData
 
 
@@ -26,6 +26,7 @@ class Tent(Method):
         lr: learning rate; 1e-3 with Adam for CIFAR, 2.5e-4 with SGD (momentum 0.9) for ImageNet.
         optimizer: "adam" (betas 0.9, 0.999) or "sgd" (momentum 0.9).
         steps: gradient steps a batch.
+        objective: "entropy", or "come": the entropy of COME's opinions (see `Come`).
 
     Raises:
         OptionError: a value is out of range.
@@ -39,13 +40,15 @@ class Tent(Method):
     lr: float = 1e-3
     optimizer: OptimizerName = "adam"
     steps: int = 1
+    objective: Objective = "entropy"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_objective(self.objective)
         require_positive(lr=self.lr, steps=self.steps)
-        require_choice(("adam", "sgd"), optimizer=self.optimizer)
 
-    def _adapter(self, network: nn.Module, source: SourceData | None) -> Adapter:
+    def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
+        """Return the live object."""
         return TentAdapter(self, network)
 
 
@@ -57,13 +60,13 @@ class TentAdapter(Learner):
 
     def __init__(self, spec: Tent, network: nn.Module) -> None:
         use_batch_statistics(network)
-        parameters = train_norm_affines(network, method="Tent")
+        parameters = train_norm_affines(network, method=type(spec).__name__)
         super().__init__(spec, network, make_optimizer(spec.optimizer, parameters, lr=spec.lr))
 
     def update(self, images: Tensor, logits: Tensor | None) -> None:
-        """Take `steps` gradient steps on the batch's mean entropy."""
+        """Take `steps` gradient steps on the batch's mean objective."""
         for _ in range(self.spec.steps):
             logits = self.forward(images) if logits is None else logits
-            self.descend(entropy(logits).mean())
+            self.descend(uncertainty_of(logits, self.spec.objective).mean())
             logits = None
         self.count("kept", len(images))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from sicl.adapt import Adapter, Moment, Source
-from sicl.errors import InputError, OptionError, UnsupportedModelError
+from sicl.errors import InputError, OptionError, SiclError, UnsupportedModelError, reason, shown
+from sicl.spec import Spec
+from sicl.states import require_state
 from sicl.types import Prediction, SourceData
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrator(ABC):
+class Calibrator(Spec, ABC):
     """A calibrator as configuration; `attach` makes it live on an adapter, or on a plain model."""
 
     def attach(self, target: nn.Module | Adapter, *, source: SourceData | None = None) -> Calibrated:
@@ -27,7 +32,8 @@ class Calibrator(ABC):
             source: labelled source data, for the calibrators that need some.
         """
         adapter = as_adapter(target)
-        return Calibrated(adapter, self.calibration(adapter, source=source))
+        with torch.inference_mode(False):
+            return Calibrated(adapter, self.calibration(adapter, source=source))
 
     @abstractmethod
     def calibration(self, adapter: Adapter, *, source: SourceData | None = None) -> Calibration:
@@ -38,13 +44,24 @@ class Calibration(ABC):
     """A live calibrator: turns a moment (the state that predicts) into confidence.
 
     Laws: it changes neither the network's parameters nor its buffers nor the global random state, and it
-    keeps the adapter's predicted labels.
+    keeps the adapter's predicted labels. Loading a state is all or nothing, for subclasses as well, and a batch
+    that fails or is interrupted leaves the state as it was.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "load_state_dict" in cls.__dict__:
+            cls.load_state_dict = _all_or_nothing(cls.load_state_dict)  # type: ignore[method-assign, assignment]
 
     @torch.no_grad()
     def predict(self, moment: Moment) -> Prediction:
         """Return the calibrated prediction of one batch."""
-        confidence, signals = self.confidence(moment)
+        before = self.state_dict()
+        try:
+            confidence, signals = self.confidence(moment)
+        except BaseException:
+            _put_back(self, before)
+            raise
         return Prediction(
             labels=moment.logits.argmax(dim=1),
             confidence=confidence.detach().float().clamp(0.0, 1.0),
@@ -63,12 +80,97 @@ class Calibration(ABC):
         """Return all that the next confidence depends on."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """Take over a state that `state_dict` gave."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a copy of a state that `state_dict` gave.
+
+        Raises:
+            InputError: the state is of another calibrator or network, or holds NaN; nothing has changed then.
+        """
+        require_state(state, {}, whose=_name(self))
 
 
-class Calibrated:
+def _name(calibration: Calibration) -> str:
+    return type(getattr(calibration, "spec", calibration)).__name__
+
+
+def _all_or_nothing(
+    load: Callable[[Calibration, dict[str, Any]], None],
+) -> Callable[[Calibration, dict[str, Any]], None]:
+    """Return a `load_state_dict` that checks the state first and goes back if it fails on the way."""
+
+    @functools.wraps(load)
+    def checked(self: Calibration, state: dict[str, Any]) -> None:
+        if self.__dict__.get("_loading"):  # a subclass's, on its way to `super()`
+            return load(self, state)
+        before = copy.deepcopy(self.state_dict())
+        self.__dict__["_loading"] = True
+        try:
+            self.reset()  # what a state may lack is what a start lacks
+            require_state(state, before, self.state_dict(), whose=_name(self))
+            load(self, copy.deepcopy(state))
+        except BaseException as error:
+            load(self, before)
+            if isinstance(error, SiclError) or not isinstance(error, Exception):
+                raise
+            raise InputError(
+                f"`state` does not fit this {_name(self)} ({reason(error)}); attach what it was saved from, to the "
+                "same model."
+            ) from error
+        finally:
+            del self.__dict__["_loading"]
+
+    return checked
+
+
+def _put_back(calibration: Calibration, state: dict[str, Any]) -> None:
+    """Load a state that the calibration had a moment ago: there is nothing to check."""
+    calibration.__dict__["_loading"] = True
+    try:
+        calibration.load_state_dict(state)
+    finally:
+        del calibration.__dict__["_loading"]
+
+
+def _load_together(state: Any, parts: Mapping[str, Adapter | Calibration], whose: str) -> None:
+    """Load each part's state, or none: what was loaded before a part that fails goes back."""
+    if not isinstance(state, dict) or state.keys() != parts.keys():
+        found = ", ".join(map(shown, state)) if isinstance(state, dict) else shown(state)
+        raise InputError(
+            f"`state` must have {', '.join(parts)}, as `state_dict` of {whose} gives; got {found}."
+        )
+    before: list[tuple[Adapter | Calibration, dict[str, Any]]] = []
+    try:
+        for name, part in parts.items():
+            before.append((part, copy.deepcopy(part.state_dict())))
+            part.load_state_dict(state[name])
+    except BaseException as error:
+        for part, old in before:
+            part.load_state_dict(old)
+        if isinstance(error, SiclError) or not isinstance(error, Exception):
+            raise
+        raise InputError(f"`state` does not fit this {whose} ({reason(error)}).") from error
+
+
+class _Live:
+    """What can be called from several threads: one at a time. A copy has a lock of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.RLock()
+
+
+class Calibrated(_Live):
     """A classifier with trustworthy confidence: `out = calibrated(images)`.
+
+    Calls from several threads are answered one after the other. `copy.deepcopy` and `pickle` give a classifier
+    that goes on from the same state and shares nothing with this one.
 
     Args:
         adapter: predicts and adapts.
@@ -76,31 +178,56 @@ class Calibrated:
     """
 
     def __init__(self, adapter: Adapter, calibration: Calibration) -> None:
+        super().__init__()
         self.adapter = adapter
         self.calibration = calibration
 
     def __call__(self, images: Tensor) -> Prediction:
         """Adapt, predict and calibrate one batch."""
         seen: list[Prediction] = []
-        self.adapter.step(images, lambda moment: seen.append(self.calibration.predict(moment)))
+        with self._lock:
+            self.adapter.step(images, lambda moment: seen.append(self.calibration.predict(moment)))
         return seen[0]
+
+    def explain(self) -> str:
+        """Say in words who predicts, who calibrates, which engine runs and why not a faster one."""
+        named = type(getattr(self.calibration, "spec", self.calibration)).__name__
+        calibrator = named.removeprefix("_").removesuffix("Calibration")
+        method = type(self.adapter.spec).__name__
+        return "\n".join([f"{method} predicts, {calibrator} calibrates", *explain_engine(self.calibration)])
 
     def reset(self) -> None:
         """Return both the adapter and the calibration to their start."""
-        self.adapter.reset()
-        self.calibration.reset()
+        with self._lock:
+            self.adapter.reset()
+            self.calibration.reset()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of both."""
-        return {"adapter": self.adapter.state_dict(), "calibration": self.calibration.state_dict()}
+        with self._lock:
+            return {"adapter": self.adapter.state_dict(), "calibration": self.calibration.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state that `state_dict` gave."""
-        self.adapter.load_state_dict(state["adapter"])
-        self.calibration.load_state_dict(state["calibration"])
+        """Take over a copy of a state that `state_dict` gave: of both, or of none."""
+        parts: dict[str, Adapter | Calibration] = {"calibration": self.calibration, "adapter": self.adapter}
+        with self._lock:
+            _load_together(state, parts, "a calibrated model")
 
 
-class Panel:
+def explain_engine(calibration: Calibration) -> list[str]:
+    """Return the engine of a calibration in words, a line each; none if it has no engine."""
+    engine = getattr(calibration, "engine", None)
+    if engine is None:
+        return []
+    if not engine.split.plan:
+        return ["engine: chosen on the first batch"]
+    lines = [f"engine: {engine.name}, cut at {engine.split.point}"]
+    if engine.reason:
+        lines.append(f"not faster because {engine.reason}")
+    return [*lines, *(f"note: {note}" for note in engine.notes)]
+
+
+class Panel(_Live):
     """Several calibrators on one adaptation run: `panel(images)` gives a prediction for each name.
 
     Args:
@@ -118,8 +245,12 @@ class Panel:
     ) -> None:
         if not calibrators:
             raise OptionError("`calibrators` must name at least one calibrator, got none.")
+        super().__init__()
         self.adapter = as_adapter(target)
-        self.calibrations = {n: c.calibration(self.adapter, source=source) for n, c in calibrators.items()}
+        with torch.inference_mode(False):
+            self.calibrations = {
+                n: c.calibration(self.adapter, source=source) for n, c in calibrators.items()
+            }
 
     def __call__(self, images: Tensor) -> dict[str, Prediction]:
         """Adapt and predict once, calibrate with each."""
@@ -128,30 +259,39 @@ class Panel:
         def observe(moment: Moment) -> None:
             out.update({name: c.predict(moment) for name, c in self.calibrations.items()})
 
-        self.adapter.step(images, observe)
+        with self._lock:
+            self.adapter.step(images, observe)
         return out
 
     def reset(self) -> None:
         """Return the adapter and every calibration to their start."""
-        self.adapter.reset()
-        for calibration in self.calibrations.values():
-            calibration.reset()
+        with self._lock:
+            self.adapter.reset()
+            for calibration in self.calibrations.values():
+                calibration.reset()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the adapter and of every calibration."""
-        states = {name: calibration.state_dict() for name, calibration in self.calibrations.items()}
-        return {"adapter": self.adapter.state_dict(), "calibrations": states}
+        with self._lock:
+            states = {name: calibration.state_dict() for name, calibration in self.calibrations.items()}
+            return {"adapter": self.adapter.state_dict(), "calibrations": states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state that `state_dict` gave; the names must be the same."""
-        if state["calibrations"].keys() != self.calibrations.keys():
+        """Take over a copy of a state that `state_dict` gave, whole or not at all; the names must be the same."""
+        states = state.get("calibrations") if isinstance(state, dict) else None
+        if not isinstance(states, dict) or "adapter" not in state:
+            raise InputError(f"`state` must be what `state_dict` of a panel gave, got {shown(state)}.")
+        if states.keys() != self.calibrations.keys():
             raise OptionError(
-                f"The state has calibrators {', '.join(state['calibrations'])}, this panel has "
+                f"The state has calibrators {', '.join(map(str, states))}, this panel has "
                 f"{', '.join(self.calibrations)}; make the panel with the same names."
             )
-        self.adapter.load_state_dict(state["adapter"])
-        for name, calibration in self.calibrations.items():
-            calibration.load_state_dict(state["calibrations"][name])
+        parts = {f"the calibration {name!r}": part for name, part in self.calibrations.items()}
+        given = {f"the calibration {name!r}": part for name, part in states.items()}
+        with self._lock:
+            _load_together(
+                {**given, "adapter": state["adapter"]}, {**parts, "adapter": self.adapter}, "a panel"
+            )
 
 
 def as_adapter(target: nn.Module | Adapter) -> Adapter:

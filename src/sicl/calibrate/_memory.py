@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sicl.errors import InputError, shown
+
 
 class Recent:
     """The last `capacity` rows added, oldest first (a batch larger than that is kept whole).
@@ -25,6 +27,11 @@ class Recent:
 
     def followed_by(self, rows: Tensor) -> Tensor:
         """Return what would be remembered if these rows were added."""
+        if self._rows is not None and self._rows.shape[1:] != rows.shape[1:]:
+            raise InputError(
+                f"Remembered are rows of {tuple(self._rows.shape[1:])}, this batch has {tuple(rows.shape[1:])}: the "
+                "state is of another network or image size; `reset()` forgets it."
+            )
         kept = rows if self._rows is None else torch.cat([self._rows, rows])
         return kept[-max(self.capacity, len(rows)) :].detach()
 
@@ -44,4 +51,7 @@ class Recent:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over rows that `state_dict` gave."""
-        self._rows = state["rows"]
+        rows = state["rows"]
+        if rows is not None and (not isinstance(rows, Tensor) or rows.ndim == 0):
+            raise InputError(f"`rows` of the state must be a tensor with rows, got {shown(rows)}.")
+        self._rows = rows

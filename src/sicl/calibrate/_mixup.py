@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sicl.adapt import Moment
 from sicl.calibrate._passes import predicted_logits
+from sicl.errors import InputError, shown
 
 MIX = 0.65
 """Share of the image that gives a mixture its label."""
@@ -35,7 +36,8 @@ class Pairs:
         """Return each image's partner and its label: the next in a random cycle, so that none meets itself."""
         before, self._last = self._last, (images[-1:].detach().clone(), labels[-1:].clone())
         if len(images) == 1:
-            return before if before is not None else (images, labels)
+            # One of another size, from before a reset or a loaded state, cannot be mixed with this one.
+            return before if before is not None and before[0].shape == images.shape else (images, labels)
         cycle = torch.randperm(len(images), generator=self._generator)
         partner = torch.empty_like(cycle)
         partner[cycle] = cycle.roll(1)
@@ -49,7 +51,10 @@ class Pairs:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state that `state_dict` gave."""
         self._generator.set_state(state["generator"])
-        self._last = state["last"]
+        last = state["last"]
+        if last is not None and (not isinstance(last, tuple) or len(last) != 2):
+            raise InputError(f"`last` of the state must be an image and its label, got {shown(last)}.")
+        self._last = last
 
 
 def mixed_logits(moment: Moment, others: Tensor, mix: float = MIX) -> Tensor:

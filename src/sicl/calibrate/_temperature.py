@@ -33,6 +33,13 @@ class TemperatureFit:
     problem: str = ""
 
 
+def require_temperature(value: float) -> float:
+    """Return a temperature that a search can have found, or raise `InputError`."""
+    if not LOWEST <= value <= HIGHEST:
+        raise InputError(f"`temperature` of the state must lie in [{LOWEST:g}, {HIGHEST:g}], got {value!r}.")
+    return value
+
+
 @torch.no_grad()
 def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureFit:
     """Return the temperature that minimises the negative log-likelihood of `labels` under logits / T.

@@ -14,10 +14,10 @@ from sicl.adapt import Adapter, Moment
 from sicl.calibrate._base import Calibration, Calibrator
 from sicl.calibrate._passes import device_of
 from sicl.engine.cut import find_stages
-from sicl.engine.engine import PRECISIONS, likes_bfloat16, rows_that_fit
+from sicl.engine.engine import likes_bfloat16, rows_that_fit
 from sicl.engine.norms import statistics_for
 from sicl.engine.split import Split
-from sicl.errors import OptionError, UnsupportedModelError, require_choice, require_positive
+from sicl.errors import OptionError, UnsupportedModelError, require_positive
 from sicl.types import Prediction, SourceData
 
 
@@ -64,9 +64,6 @@ class McDropout(Calibrator):
         require_positive(
             passes=self.passes, stages=self.stages, max_batch=1 if self.max_batch is None else self.max_batch
         )
-        require_choice(("adapter", "averaged"), prediction=self.prediction)
-        require_choice(("batch", "frozen"), norm=self.norm)
-        require_choice(PRECISIONS, precision=self.precision)
         if not 0 < self.p < 1:
             raise OptionError(f"`p` must lie in (0, 1), got {self.p!r}.")
 

@@ -11,7 +11,7 @@ from sicl.adapt import Adapter, Moment
 from sicl.calibrate._base import Calibration, Calibrator
 from sicl.calibrate._memory import Recent
 from sicl.calibrate._mixup import MIX, Pairs, mixed_logits
-from sicl.calibrate._temperature import FEWEST, Warned, fit_temperature
+from sicl.calibrate._temperature import FEWEST, Warned, fit_temperature, require_temperature
 from sicl.engine.variants import predicted_probability
 from sicl.errors import OptionError, require_positive
 from sicl.types import SourceData
@@ -107,4 +107,4 @@ class _PseudoCalibration(Calibration):
         self.pairs.load_state_dict(state["pairs"])
         self.logits.load_state_dict(state["logits"])
         self.labels.load_state_dict(state["labels"])
-        self.started, self.temperature = state["started"], state["temperature"]
+        self.started, self.temperature = state["started"], require_temperature(state["temperature"])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sicl.adapt import Adapter, Moment
 from sicl.calibrate._base import Calibration, Calibrator, require_source
 from sicl.calibrate._passes import as_it_predicts, batches, draw_source, is_due
-from sicl.calibrate._temperature import Warned, fit_temperature
+from sicl.calibrate._temperature import Warned, fit_temperature, require_temperature
 from sicl.engine.norms import running_statistics
 from sicl.engine.split import logits_of
 from sicl.engine.variants import predicted_probability
@@ -94,4 +94,4 @@ class _TemperatureCalibration(Calibration):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state that `state_dict` gave."""
-        self.temperature, self.count = state["temperature"], state["count"]
+        self.temperature, self.count = require_temperature(state["temperature"]), state["count"]

@@ -16,7 +16,7 @@ from sicl.calibrate._base import Calibration, Calibrator, require_source
 from sicl.calibrate._density import density_ratio
 from sicl.calibrate._memory import Recent
 from sicl.calibrate._passes import as_it_predicts, batches, draw_source, is_due
-from sicl.calibrate._temperature import HIGHEST, Warned, fit_temperature
+from sicl.calibrate._temperature import HIGHEST, Warned, fit_temperature, require_temperature
 from sicl.engine.head import find_head, penultimate
 from sicl.engine.variants import predicted_probability
 from sicl.errors import InputError, require_positive
@@ -96,7 +96,7 @@ class _TransCalibration(Calibration):
         self.features.clear()
         self.logits.clear()
         self.count = 0
-        self.temperature, self.accuracy = 1.0, float("nan")
+        self.temperature, self.accuracy = 1.0, 0.0
 
     def confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """Refit if it is time, and return the predicted class's probability at the temperature."""
@@ -143,7 +143,7 @@ class _TransCalibration(Calibration):
         """Take over a state that `state_dict` gave."""
         self.features.load_state_dict(state["features"])
         self.logits.load_state_dict(state["logits"])
-        self.count, self.temperature = state["count"], state["temperature"]
+        self.count, self.temperature = state["count"], require_temperature(state["temperature"])
         self.accuracy = state["accuracy"]
 
 

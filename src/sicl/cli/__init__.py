@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import signal
 import sys
+from contextlib import suppress
+from typing import NoReturn
 
 import typer
 
 from sicl import __version__
-from sicl.cli import bench, data, demo, doctor, paper, report, train
-from sicl.errors import SiclError
+from sicl.cli import bench, data, demo, doctor, paper, predict, report, results, train, watch
+from sicl.errors import SetupError, SiclError
 
 app = typer.Typer(
     name="sicl",
@@ -43,21 +47,57 @@ def version() -> None:
 
 
 app.command()(demo.demo)
+app.command()(predict.predict)
+app.command()(watch.watch)
 app.command()(doctor.doctor)
 app.command()(bench.bench)
 app.command()(report.report)
 app.command()(train.train)
 app.add_typer(data.app, name="data")
 app.add_typer(paper.app, name="paper")
+app.add_typer(results.app, name="results")
+
+
+class Stopped(BaseException):
+    """Ctrl-C, or a signal that ends a run; no KeyboardInterrupt, to which the parser would say "Aborted!"."""
 
 
 def main() -> None:
-    """Run the command line: a user's mistake is one sentence on stderr and exit status 2, Ctrl-C is 130."""
+    """Run the command line; what goes wrong is one sentence on stderr and an exit status that says whose fault it is.
+
+    0 all done, 1 cells failed or data are wrong, 2 a wrong option, plan or file, 3 the machine or its folders,
+    130 stopped by Ctrl-C, SIGTERM or SIGHUP.
+    """
+    _listen()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # A file name that is no UTF-8 can still be told.
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
+    except SetupError as error:
+        _end(str(error), 3)
     except SiclError as error:
-        typer.echo(f"sicl: {error}", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("sicl: stopped; nothing was left half-written.", err=True)
-        sys.exit(130)
+        _end(str(error), 2)
+    except OSError as error:
+        where = f"`{error.filename}`: " if error.filename else ""
+        _end(f"{where}{error.strerror or error}.", 3)
+    except (Stopped, KeyboardInterrupt):
+        _end("stopped; nothing was left half-written, and the same command goes on where it stopped.", 130)
+
+
+def _listen() -> None:
+    """Let SIGTERM and SIGHUP end a run as Ctrl-C does; one that is ignored (nohup) stays ignored."""
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, stop)
+
+
+def _end(message: str, status: int) -> NoReturn:
+    with suppress(OSError):  # The terminal may be what went away.
+        typer.echo(f"sicl: {message}", err=True)
+    sys.exit(status)

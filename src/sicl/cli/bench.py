@@ -22,12 +22,14 @@ HELP = {
     "address": "The Ray cluster: auto, HOST:6379 or ray://HOST:10001; default: one on this machine.",
     "gpus": "The share of a GPU that a cell takes on a Ray cluster, for example 0.25; default: 1 on a GPU device.",
     "cpus": "CPUs a cell takes on a Ray cluster.",
-    "retries": "How often a cell is tried again after its worker was lost.",
+    "retries": "How often a cell is tried again after its worker was lost or took too long.",
+    "cell_timeout": "Seconds a cell may take; then its worker is ended and the cell tried again elsewhere.",
     "threads": "CPU threads a worker; default: OMP_NUM_THREADS, or the cores divided among the workers.",
     "predictions": "Also keep every sample's prediction (npz), so that any metric can be computed later.",
     "cache": "A folder that keeps corrupted images for later runs.",
     "retry_failed": "Run the cells that failed before again.",
-    "dry_run": "Check the plan, show its cells and what they cost, and run nothing.",
+    "dry_run": "Say which modules the plan imports, check it, show its cells and their cost, and run nothing.",
+    "plan_name": "The plan whose records are meant, where several wrote into the folder.",
 }
 
 Out = Annotated[Optional[Path], typer.Option(help=HELP["out"])]  # noqa: UP045
@@ -39,6 +41,8 @@ Address = Annotated[Optional[str], typer.Option(help=HELP["address"])]  # noqa: 
 Gpus = Annotated[Optional[float], typer.Option(help=HELP["gpus"])]  # noqa: UP045
 Cpus = Annotated[float, typer.Option(help=HELP["cpus"])]
 Retries = Annotated[int, typer.Option(help=HELP["retries"])]
+CellTimeout = Annotated[Optional[float], typer.Option(help=HELP["cell_timeout"])]  # noqa: UP045
+PlanName = Annotated[Optional[str], typer.Option("--plan", help=HELP["plan_name"])]  # noqa: UP045
 Threads = Annotated[Optional[int], typer.Option(help=HELP["threads"])]  # noqa: UP045
 Predictions = Annotated[bool, typer.Option("--predictions", help=HELP["predictions"])]
 Cache = Annotated[Optional[Path], typer.Option(help=HELP["cache"])]  # noqa: UP045
@@ -58,6 +62,7 @@ class Launch:
     gpus: float | None
     cpus: float
     retries: int
+    cell_timeout: float | None
     threads: int | None
     predictions: bool
     cache: Path | None
@@ -75,6 +80,7 @@ class Launch:
             gpus=self.gpus,
             cpus=self.cpus,
             retries=self.retries,
+            cell_timeout=self.cell_timeout,
         )
         return run_live(
             plan,
@@ -100,6 +106,7 @@ def bench(
     gpus: Gpus = None,
     cpus: Cpus = 1.0,
     retries: Retries = 2,
+    cell_timeout: CellTimeout = None,
     threads: Threads = None,
     predictions: Predictions = False,
     cache: Cache = None,
@@ -109,15 +116,20 @@ def bench(
     """Run every cell of a plan once, and write a record for each.
 
     A run can be stopped or killed at any moment; the same command goes on where it stopped.
+    Exit status: 0 all cells done, 1 some failed, 2 wrong plan or option, 3 the machine's or folder's fault,
+    130 stopped by a signal.
     """
-    from sicl.bench.plan.plan import load_plan
-    from sicl.bench.run.live import find_own_modules, show_plan
+    from sicl.bench.plan.plan import load_plan, read_table
+    from sicl.bench.run.live import find_own_modules, show_modules, show_plan
 
-    where = (data, device, executor, workers, address, gpus, cpus, retries, threads, predictions, cache)
+    how = (executor, workers, address, gpus, cpus, retries, cell_timeout)
     find_own_modules(plan.parent)
+    if dry_run:
+        show_modules(read_table(plan))
     loaded = load_plan(plan)
     if dry_run:
         show_plan(loaded)
         return
-    result = Launch(*where, retry_failed).run(loaded, out or Path("runs") / loaded.name)
+    launch = Launch(data, device, *how, threads, predictions, cache, retry_failed)
+    result = launch.run(loaded, out or Path("runs") / loaded.name)
     raise typer.Exit(1 if result.failed else 0)

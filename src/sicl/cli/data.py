@@ -23,9 +23,9 @@ DataOption = Annotated[
 @app.command("list")
 def list_datasets(data: DataOption = None) -> None:
     """List the known data sets and where they are."""
-    from rich.console import Console
     from rich.table import Table
 
+    from sicl.bench.run.progress import make_console
     from sicl.data.check import CHECKED, locate
     from sicl.data.load import DATASETS
     from sicl.data.roots import data_root
@@ -37,7 +37,7 @@ def list_datasets(data: DataOption = None) -> None:
     for name, what in DATASETS.items():
         place = locate(name, root) if name in CHECKED else None
         table.add_row(name, str(place) if place else "-", what)
-    Console().print(table)
+    make_console().print(table)
 
 
 @app.command()
@@ -104,7 +104,8 @@ def make(
 @app.command()
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Data sets to check; none means all that are there.")
+        list[str] | None,
+        typer.Argument(help="Data sets to check, or folder:PATH; none means all that are there."),
     ] = None,
     data: DataOption = None,
     deep: Annotated[bool, typer.Option("--deep", help="Also decode every image file.")] = False,
@@ -157,7 +158,7 @@ def _progress(unit: str) -> Progress:
     )
 
     amount = (DownloadColumn(), TransferSpeedColumn()) if unit == "binary" else (MofNCompleteColumn(),)
-    columns = (TextColumn("{task.description}"), BarColumn(), *amount, TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), *amount, TimeRemainingColumn())
     return Progress(*columns, console=Console(stderr=True))
 
 

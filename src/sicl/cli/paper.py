@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -11,6 +12,7 @@ import typer
 from sicl.cli.bench import (
     Address,
     Cache,
+    CellTimeout,
     Cpus,
     Data,
     Device,
@@ -19,6 +21,7 @@ from sicl.cli.bench import (
     Gpus,
     Launch,
     Out,
+    PlanName,
     Predictions,
     Retries,
     RetryFailed,
@@ -39,6 +42,8 @@ _HELP = {
     "seeds": "Only these seeds, for example 0,1.",
     "n": "Images of each corruption; default: all.",
     "batch_size": "Samples a batch.",
+    "results": "The folder that holds the runs, a folder or a packed file each.",
+    "write": "A page whose generated parts (between begin and end marks) and figures are made anew.",
 }
 
 Listed = Optional[str]  # noqa: UP045
@@ -47,15 +52,20 @@ Listed = Optional[str]  # noqa: UP045
 @app.command("list")
 def list_presets() -> None:
     """List the tables and figures."""
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    from sicl.bench.paper.presets import PRESETS
+    from sicl.bench.paper.presets import ALIASES, PRESETS
+    from sicl.bench.run.progress import make_console
 
     table = Table(box=None, show_header=False)
     for name, preset in PRESETS.items():
-        table.add_row(f"[bold]{name}[/bold]", preset.title)
-    Console(highlight=False).print(table)
+        also = ", ".join(alias for alias, parts in ALIASES.items() if parts == (name,))
+        table.add_row(Text(name, "bold"), also, preset.title)
+    for alias, parts in ALIASES.items():
+        if len(parts) > 1:
+            table.add_row(Text(alias, "bold"), "", "all of " + " and ".join(parts))
+    make_console().print(table)
 
 
 @app.command()
@@ -79,6 +89,7 @@ def run(
     gpus: Gpus = None,
     cpus: Cpus = 1.0,
     retries: Retries = 2,
+    cell_timeout: CellTimeout = None,
     threads: Threads = None,
     predictions: Predictions = False,
     cache: Cache = None,
@@ -86,47 +97,84 @@ def run(
     dry_run: DryRun = False,
 ) -> None:
     """Run a table or figure, and put our numbers beside the paper's."""
-    where = (data, device, executor, workers, address, gpus, cpus, retries, threads, predictions, cache)
+    how = (executor, workers, address, gpus, cpus, retries, cell_timeout)
     narrow = {"datasets": datasets, "models": models, "methods": methods, "corruptions": corruptions}
     lists = {key: _split(text) for key, text in narrow.items()}
     size = {"seeds": _numbers(seeds), "n": n, "batch_size": batch_size}
     choice = {"weights": weights, "quick": quick, **lists, **size}
-    _run(name, choice, out, Launch(*where, retry_failed), dry_run)
+    _run(name, choice, out, Launch(data, device, *how, threads, predictions, cache, retry_failed), dry_run)
 
 
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(help=_HELP["name"])],
-    folder: Annotated[Path, typer.Argument(help="The folder with the records of a run.")],
+    folder: Annotated[Path, typer.Argument(help="A run's folder, or a packed file of its records.")],
+    plan: PlanName = None,
 ) -> None:
     """Put the records of an earlier run beside the paper's numbers; runs nothing, needs no data."""
-    from sicl.bench.paper.presets import PRESETS
+    from sicl.bench.paper.presets import presets_of
     from sicl.bench.paper.show import show_preset
-    from sicl.bench.run.schema import load_records
-    from sicl.errors import require_choice
+    from sicl.bench.run.results import load_results
 
-    require_choice(PRESETS, name=name)
-    show_preset(name, load_records(folder), folder)
+    for part, place in _places(presets_of(name), folder):
+        found = load_results(place, plan)
+        # What is packed stays as it is; its tables and drawings go beside this command.
+        beside = place if place.is_dir() else Path(place.name.partition(".")[0])
+        _report(part, found.records, beside, show_preset(part, found.records, beside).drawing)
+
+
+@app.command()
+def claims(
+    results: Annotated[Path, typer.Argument(help=_HELP["results"])] = Path("results"),
+    write: Annotated[Optional[Path], typer.Option(help=_HELP["write"])] = None,  # noqa: UP045
+) -> None:
+    """Answer every claim of the paper from records: what we measured, and whether it agrees; runs nothing."""
+    from sicl.bench.paper.answers import claims_table, write_page
+    from sicl.bench.paper.evidence import Evidence
+
+    if write is None:
+        typer.echo(claims_table(Evidence(results)))
+        return
+    for path in write_page(write, results):
+        typer.echo(f"Wrote {path}.")
 
 
 def _run(name: str, options: dict[str, Any], out: Path | None, launch: Launch, dry_run: bool) -> None:
-    from sicl.bench.paper.presets import PRESETS, Choice
+    from sicl.bench.paper.presets import PRESETS, Choice, presets_of
     from sicl.bench.run.live import show_plan
-    from sicl.errors import require_choice
 
-    require_choice(PRESETS, name=name)
-    preset = PRESETS[name]
-    plan = preset.plan(name, Choice(**options))
+    parts = presets_of(name)
+    plans = {part: PRESETS[part].plan(part, Choice(**options)) for part in parts}
     if dry_run:
-        show_plan(plan)
+        for plan in plans.values():
+            show_plan(plan)
         return
     from sicl.bench.paper.show import show_preset
 
-    folder = out or Path("runs") / plan.name
-    launch = replace(launch, predictions=launch.predictions or preset.predictions)
-    result = launch.run(plan, folder)
-    show_preset(name, result.records, folder)
-    raise typer.Exit(1 if result.failed else 0)
+    failed = 0
+    whole = out or Path("runs") / (plans[parts[0]].name if len(parts) == 1 else name)
+    for part, folder in _places(parts, whole):
+        keep = launch.predictions or PRESETS[part].predictions
+        result = replace(launch, predictions=keep).run(plans[part], folder)
+        shown = show_preset(part, result.records, folder)
+        _report(part, result.records, folder, shown.drawing, len(plans[part]))
+        failed += len(result.failed)
+    raise typer.Exit(1 if failed else 0)
+
+
+def _places(parts: Sequence[str], folder: Path) -> list[tuple[str, Path]]:
+    """Return each part of a figure with its folder: one of its own where there are several."""
+    return [(part, folder / part if len(parts) > 1 else folder) for part in parts]
+
+
+def _report(
+    name: str, records: Sequence[Any], folder: Path, drawing: str | None, planned: int | None = None
+) -> None:
+    """Write the run's report again, now with its figure."""
+    from sicl.bench.report import write_report
+
+    drawings = [drawing] if drawing else []
+    write_report(records, folder / "report.html", title=name, planned=planned, drawings=drawings)
 
 
 def _split(text: str | None) -> list[str]:

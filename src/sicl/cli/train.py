@@ -16,7 +16,7 @@ _HELP = {
     "out": "The .safetensors file to write; OUT.resume is kept next to it while the run goes on.",
     "dataset": "cifar10 or cifar100.",
     "root": "The folder with the data; default: SICL_DATA or ~/.cache/sicl.",
-    "arch": "resnet18, resnet50, resnet101 or vit_small.",
+    "arch": "resnet18, resnet18_gn (group norm), resnet50, resnet101 or vit_small.",
     "width": "Channels of the first stage (16 makes a small ResNet), or of one ViT head.",
     "recipe": "paper (200 epochs, float32) or fast (bfloat16, large batches, fewer epochs).",
     "half": "Store float16.",
@@ -96,7 +96,10 @@ class _Display:
 
         self._n_epochs = n_epochs
         self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
         )
         self._task = self._progress.add_task("training", total=None)
 
@@ -117,4 +120,4 @@ class _Display:
         )
 
     def show(self, line: str) -> None:
-        self._progress.console.print(line, highlight=False)
+        self._progress.console.print(line, highlight=False, markup=False, emoji=False)

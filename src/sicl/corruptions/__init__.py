@@ -22,7 +22,16 @@ from sicl.corruptions._constants import (
     Constants,
 )
 from sicl.corruptions._random import Draws
-from sicl.errors import InputError, OptionError, require_choice
+from sicl.errors import (
+    LARGEST_INT,
+    InputError,
+    OptionError,
+    is_integer,
+    require_between,
+    require_choice,
+    require_integer,
+    shown,
+)
 
 __all__ = ["CATEGORIES", "CORRUPTIONS", "VALIDATION_CORRUPTIONS", "corrupt"]
 
@@ -88,6 +97,7 @@ def corrupt(
         OptionError: a value is not allowed.
         DataError: `frost_folder` holds no suitable picture.
     """
+    require_integer(seed=seed)
     batch = _as_tensor(images)
     function, values = _chosen(batch, name, severity, constants)
     if name == "frost" and frost_folder is not None:
@@ -117,6 +127,10 @@ def _as_tensor(images: Tensor | npt.NDArray[Any]) -> Tensor:
             f"`images` must be at least {_SMALLEST_SIDE} pixels wide and high, got shape {shape}."
         )
     if isinstance(images, Tensor):
+        if images.layout != torch.strided or images.is_meta:
+            raise InputError(
+                f"`images` must be a dense tensor with content, got {images.layout} on {images.device}."
+            )
         return images.contiguous()
     return torch.from_numpy(np.require(images, requirements=["C", "W"]))
 
@@ -124,17 +138,22 @@ def _as_tensor(images: Tensor | npt.NDArray[Any]) -> Tensor:
 def _chosen(batch: Tensor, name: str, severity: int, constants: str) -> tuple[_Corruption, Constants]:
     require_choice(_FUNCTIONS, name=name)
     require_choice(("auto", *CONSTANTS), constants=constants)
-    if isinstance(severity, bool) or severity not in (1, 2, 3, 4, 5):
-        raise OptionError(f"`severity` must be one of 1, 2, 3, 4, 5; got {severity!r}.")
+    if not is_integer(severity) or not 1 <= severity <= 5:
+        raise OptionError(f"`severity` must be one of 1, 2, 3, 4, 5; got {shown(severity)}.")
     if constants == "auto":
         constants = "cifar" if max(batch.shape[1:3]) <= LARGEST_CIFAR_SIDE else "imagenet"
     return _FUNCTIONS[name], CONSTANTS[constants][name][int(severity) - 1]
 
 
 def _numbers(n: int, first_index: int, indices: Tensor | npt.NDArray[Any] | None) -> npt.NDArray[np.int64]:
+    require_between(0, LARGEST_INT - n, first_index=first_index)
+    require_integer(first_index=first_index)
     if indices is None:
         return np.arange(first_index, first_index + n, dtype=np.int64)
-    numbers = np.asarray(indices.cpu() if isinstance(indices, Tensor) else indices)
+    try:
+        numbers = np.asarray(indices.cpu() if isinstance(indices, Tensor) else indices)
+    except (TypeError, ValueError, RuntimeError, NotImplementedError):
+        numbers = np.empty(0)
     if numbers.shape != (n,) or numbers.dtype.kind not in "iu":
         raise InputError(
             f"`indices` must be {n} integers, one an image, got {numbers.dtype} of shape {numbers.shape}."

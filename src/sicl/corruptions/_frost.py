@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from sicl.corruptions._random import Draws
-from sicl.errors import DataError
+from sicl.errors import DataError, require_path
+from sicl.pictures import read_rgb
 
 _SIDE = 960
 _CELLS = (3, 12, 24, 60, 240)
@@ -128,11 +128,12 @@ def read_textures(folder: str | Path, stride: int = 1) -> Textures:
     Raises:
         DataError: `folder` is missing or holds no picture.
     """
+    require_path(frost_folder=folder)
     files = sorted(p for p in Path(folder).glob("*") if p.suffix.lower() in _SUFFIXES)
     if not files:
         raise DataError(
             f"`frost_folder` must hold {', '.join(_SUFFIXES)} files, found none in {folder}; "
             "leave it out to use the generated textures."
         )
-    pictures = [torch.from_numpy(np.array(Image.open(file).convert("RGB"))) for file in files]
+    pictures = [torch.from_numpy(np.array(read_rgb(file))) for file in files]
     return Textures.of(pictures).strided(stride)

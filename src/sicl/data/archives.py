@@ -16,11 +16,12 @@ class Archive:
 
     Args:
         url: where it is published.
-        md5: as its publisher lists it.
+        md5: as its publisher lists it: it tells damage.
         n_bytes: its size, where known.
         folder: the folder under the data root that it is unpacked or put into ("" for the root itself).
         creates: a path under the data root that exists once it is unpacked.
         unpack: False for a file that is kept as it is.
+        sha256: of the same file, where it is known: it tells forgery (SVHN is published without https).
     """
 
     url: str
@@ -29,6 +30,7 @@ class Archive:
     creates: str
     n_bytes: int | None = None
     unpack: bool = True
+    sha256: str = ""
 
     @property
     def filename(self) -> str:
@@ -41,8 +43,8 @@ def _imagenet_c(part: str, md5: str, n_bytes: int | None, creates: str) -> Archi
     return Archive(url, md5, "ImageNet-C", f"ImageNet-C/{creates}", n_bytes)
 
 
-def _mnist(name: str, md5: str) -> Archive:
-    return Archive(f"{_MNIST}/{name}.gz", md5, "mnist", f"mnist/{name}.gz", unpack=False)
+def _mnist(name: str, md5: str, sha256: str) -> Archive:
+    return Archive(f"{_MNIST}/{name}.gz", md5, "mnist", f"mnist/{name}.gz", unpack=False, sha256=sha256)
 
 
 ARCHIVES: dict[str, dict[str, Archive]] = {
@@ -53,6 +55,7 @@ ARCHIVES: dict[str, dict[str, Archive]] = {
             "",
             "cifar-10-batches-py",
             170_498_071,
+            sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
         )
     },
     "cifar100": {
@@ -62,6 +65,7 @@ ARCHIVES: dict[str, dict[str, Archive]] = {
             "",
             "cifar-100-python",
             169_001_437,
+            sha256="85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
         )
     },
     "cifar10-c": {
@@ -71,6 +75,7 @@ ARCHIVES: dict[str, dict[str, Archive]] = {
             "",
             "CIFAR-10-C",
             2_918_471_680,
+            sha256="c72763e101c723b7c507b96205f7e938912a5d587376173b825850cf3cb876a7",
         )
     },
     "cifar100-c": {
@@ -80,6 +85,7 @@ ARCHIVES: dict[str, dict[str, Archive]] = {
             "",
             "CIFAR-100-C",
             2_918_473_216,
+            sha256="30ee6543a1bfd049fa33834b7c1ada301e7064b7fbe8fc38340eb8b62ced4b33",
         )
     },
     "imagenet-c": {
@@ -90,10 +96,26 @@ ARCHIVES: dict[str, dict[str, Archive]] = {
         "extra": _imagenet_c("extra", "d492dfba5fc162d8ec2c3cd8ee672984", 15_789_490_144, "saturate"),
     },
     "mnist": {
-        "test-images": _mnist("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3"),
-        "test-labels": _mnist("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c"),
-        "train-images": _mnist("train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-        "train-labels": _mnist("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432"),
+        "test-images": _mnist(
+            "t10k-images-idx3-ubyte",
+            "9fb629c4189551a2d022fa330f9573f3",
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        ),
+        "test-labels": _mnist(
+            "t10k-labels-idx1-ubyte",
+            "ec29112dd5afa0611ce80d1b7f02629c",
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        ),
+        "train-images": _mnist(
+            "train-images-idx3-ubyte",
+            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        ),
+        "train-labels": _mnist(
+            "train-labels-idx1-ubyte",
+            "d53e105ee54ea40749a09fcbcd1e9432",
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        ),
     },
     "svhn": {
         "test": Archive(
@@ -103,6 +125,7 @@ ARCHIVES: dict[str, dict[str, Archive]] = {
             "svhn/test_32x32.mat",
             64_275_384,
             unpack=False,
+            sha256="cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
         )
     },
 }

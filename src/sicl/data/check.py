@@ -47,10 +47,12 @@ def check_dataset(
     """Check one data set under `root`; an empty list means that nothing of it is there.
 
     Args:
-        name: one of `CHECKED`.
+        name: one of `CHECKED`, or "folder:PATH".
         root: the data root.
         deep: also decode every image file (ImageNet, folders).
     """
+    if name.startswith("folder:"):
+        return list(_check_folder(name, deep))
     require_choice(CHECKED, dataset=name)
     folder = data_root(root)
     if locate(name, folder) is None:
@@ -96,6 +98,22 @@ def _check_loadable(name: str, root: Path, deep: bool) -> Iterator[Finding]:
         yield Finding(
             name, split, True, f"{len(dataset):,} images of {dataset.n_classes} classes ({layout})."
         )
+
+
+def _check_folder(name: str, deep: bool) -> Iterator[Finding]:
+    """Count what a user's folder holds."""
+    try:
+        dataset = load_dataset(name)
+        if deep and isinstance(dataset.images, Files):
+            _decode_all(dataset.images)
+    except DataError as error:
+        yield Finding(name, "pictures", False, str(error))
+        return
+    counts: list[int] = np.bincount(dataset.labels).tolist() if dataset.labelled else []
+    listed = ", ".join(f"{c} {n:,}" for c, n in list(zip(dataset.classes or (), counts))[:12])
+    more = ", ..." if dataset.n_classes > 12 else ""
+    what = f"of {dataset.n_classes} classes ({listed}{more})" if dataset.labelled else "without class folders"
+    yield Finding(name, "pictures", True, f"{len(dataset):,} images {what}.")
 
 
 def _check_counts(dataset: Dataset, split: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,11 @@ from numpy.typing import NDArray
 
 from sicl.data.dataset import Dataset, check_labels, split_positions
 from sicl.data.images import Uint8Images, image_files
+from sicl.data.npy import read_npz
 from sicl.data.roots import candidates
 from sicl.data.sheets import class_names, read_json, read_labels, read_picture, read_row_sheet, read_sheet
 from sicl.data.unpickle import read_pickle
-from sicl.errors import DataError
+from sicl.errors import DataError, is_integer
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -136,7 +136,7 @@ def _read_batches(kind: Cifar, folder: Path, split: str) -> _Part:
     meta = folder / kind.meta[0]
     names = read_pickle(meta).get(kind.meta[1]) if meta.is_file() else None
     classes = (
-        tuple(n.decode() if isinstance(n, bytes) else str(n) for n in names)
+        tuple(n.decode("utf-8", "replace") if isinstance(n, bytes) else str(n) for n in names)
         if isinstance(names, list)
         else None
     )
@@ -148,7 +148,7 @@ def _read_batch(path: Path, label_key: str) -> tuple[Uint8Images, NDArray[np.int
     data, labels = content.get("data"), content.get(label_key)
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
         raise DataError(f"`{path}` has no N x 3072 uint8 array `data`; it is no CIFAR batch.")
-    if not isinstance(labels, list) or len(labels) != len(data):
+    if not isinstance(labels, list) or len(labels) != len(data) or not all(map(is_integer, labels)):
         raise DataError(
             f"`{path}` has {len(data)} images but no list of as many `{label_key}`; download it again."
         )
@@ -175,34 +175,15 @@ def _read_sheets(kind: Cifar, folder: Path, split: str) -> _Part:
 def _read_npz(kind: Cifar, folder: Path, split: str) -> _Part:
     path = _npz(kind, folder) or folder
     part = "test" if split == "test" else "train"
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            x = _first(
-                arrays,
-                f"x_{part}",
-                f"{part}_x",
-                f"{part}_images",
-                *(("x", "images") if part == "test" else ()),
-            )
-            y = _first(
-                arrays,
-                f"y_{part}",
-                f"{part}_y",
-                f"{part}_labels",
-                *(("y", "labels") if part == "test" else ()),
-            )
-    except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
-        raise DataError(f"`{path}` is damaged or truncated ({error}); replace it.") from error
-    if x is None or y is None:
-        raise DataError(f"`{path}` lacks the arrays x_{part} and y_{part}.")
+    alone = part == "test"
+    x = read_npz(path, [f"x_{part}", f"{part}_x", f"{part}_images", *(("x", "images") if alone else ())])
+    y = read_npz(path, [f"y_{part}", f"{part}_y", f"{part}_labels", *(("y", "labels") if alone else ())])
+    if x is None or y is None or y.dtype.kind not in "iu":
+        raise DataError(f"`{path}` lacks the arrays x_{part} and y_{part} (integers).")
     images = x.transpose(0, 2, 3, 1) if x.ndim == 4 and x.shape[1] == 3 else x
     if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3):
         raise DataError(f"`{path}` has {x.dtype} images of shape {x.shape}; expected uint8 N x 32 x 32 x 3.")
     return _Part(np.asarray(images, np.uint8), y.reshape(-1).astype(np.int64), None)
-
-
-def _first(arrays: np.lib.npyio.NpzFile, *names: str) -> NDArray[np.generic] | None:
-    return next((arrays[name] for name in names if name in arrays.files), None)
 
 
 def _read_folders(kind: Cifar, folder: Path, split: str) -> _Part:
@@ -216,6 +197,8 @@ def _read_folders(kind: Cifar, folder: Path, split: str) -> _Part:
     if set(names) != set(order):
         order = {name: label for label, name in enumerate(sorted(names))}
     files = [(path, order[path.parent.name]) for group in folders for path in image_files(group)]
+    if not files:
+        raise DataError(f"`{folder}` has class folders but no pictures in its {split} part.")
     pictures = [read_picture(path) for path, _ in files]
     for (path, _), picture in zip(files, pictures):
         if picture.shape != (32, 32, 3):

@@ -46,8 +46,8 @@ class ArrayFolder:
     def map(self, corruption: str) -> NDArray[np.uint8]:
         """Map one corruption's file after checking its shape."""
         path = self.folder / f"{corruption}.npy"
-        if not path.is_file():
-            present = self.corruptions()
+        present = self.corruptions()
+        if corruption not in present:
             raise DataError(
                 f"`{path}` is missing; `{self.folder}` has {', '.join(present) or 'no corruption'}."
                 f"{nearest(corruption, present)}"
@@ -84,8 +84,8 @@ class ImageFolders:
     def read(self, corruption: str, severity: int, indices: Positions) -> Uint8Images:
         """Decode some images of one corruption and severity."""
         base = self.folder / corruption / str(severity)
-        if not base.is_dir():
-            present = sorted(path.name for path in self.folder.iterdir() if path.is_dir())
+        present = sorted(path.name for path in self.folder.iterdir() if path.is_dir())
+        if corruption not in present or not base.is_dir():
             raise DataError(
                 f"`{base}` is missing; `{self.folder}` has {', '.join(present)}.{nearest(corruption, present)}"
             )
@@ -126,5 +126,7 @@ def made_severities(folder: Path) -> tuple[int, ...]:
     """Return the severities that are there: all five unless a manifest says otherwise."""
     manifest = folder / MANIFEST
     content = read_json(manifest) if manifest.is_file() else {}
-    listed = content.get("severities", SEVERITIES) if isinstance(content, dict) else SEVERITIES
-    return tuple(int(severity) for severity in listed)
+    listed = content.get("severities", SEVERITIES) if isinstance(content, dict) else None
+    if not isinstance(listed, list | tuple) or not all(type(s) is int and s in SEVERITIES for s in listed):
+        raise DataError(f"`{manifest}` must list severities from 1 to 5; make the data set again.")
+    return tuple(listed)

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sicl.data.images import Images, Positions, Uint8Images, View
-from sicl.errors import DataError, OptionError
+from sicl.data.images import Images, Positions, Uint8Images, View, prepared
+from sicl.errors import LARGEST_INT, DataError, OptionError, require_between, require_count, require_integer
 
 if TYPE_CHECKING:
     import torch
 
+    from sicl.models.preprocess import Preprocess
     from sicl.types import SourceData
 
+UNLABELLED = -2
+"""The label of a picture whose class nobody has said; a data set has labels for all of its pictures or for none."""
 CLEAN = "clean"
 """The name of the domain without corruption."""
 
@@ -42,7 +45,7 @@ class Dataset:
     Args:
         name: "cifar10", "demo", ...
         images: the clean images, N x H x W x 3 uint8, in memory, mapped from disk or decoded when read.
-        labels: int64, N.
+        labels: int64, N; all `UNLABELLED` where no class is known.
         classes: the class names in label order, or None.
         indices: int64, N: each image's index in the published split; it seeds that image's corruption, so a
             subset is corrupted as the whole would be.
@@ -59,6 +62,12 @@ class Dataset:
     corrupted: CorruptedImages | None = None
 
     def __post_init__(self) -> None:
+        shape: tuple[int, ...] = getattr(self.images, "shape", ())
+        if len(shape) != 4 or shape[3] != 3 or getattr(self.labels, "dtype", None) != np.int64:
+            raise DataError(
+                f"`{self.name}` needs N x H x W x 3 images and N int64 labels, got images of shape {tuple(shape)} and "
+                f"labels of {getattr(self.labels, 'dtype', type(self.labels).__name__)}."
+            )
         if len(self.indices) == 0:
             object.__setattr__(self, "indices", np.arange(len(self.labels), dtype=np.int64))
         if self.images.shape[0] != len(self.labels) or len(self.indices) != len(self.labels):
@@ -66,14 +75,22 @@ class Dataset:
                 f"`{self.name}` has {self.images.shape[0]} images but {len(self.labels)} labels; "
                 "one of the two files is not the right one."
             )
-        check_labels(self.labels, self.n_classes, self.name)
+        if self.labelled:
+            check_labels(self.labels, self.n_classes, self.name)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
+    def labelled(self) -> bool:
+        """Whether the classes of the pictures are known."""
+        return not len(self.labels) or bool((self.labels != UNLABELLED).any())
+
+    @property
     def n_classes(self) -> int:
-        """How many classes there are (the largest label + 1 where they have no names)."""
+        """How many classes there are (the largest label + 1 where they have no names; 0 without labels)."""
+        if not self.labelled:
+            return 0
         return len(self.classes) if self.classes else int(self.labels.max(initial=0)) + 1
 
     @property
@@ -97,6 +114,16 @@ class Dataset:
         return replace(
             self, images=View(self.images, chosen), labels=self.labels[chosen], indices=self.indices[chosen]
         )
+
+    def prepared(self, preprocess: Preprocess | None) -> Dataset:
+        """Return the data set with its picture files resized and cropped as a model's `preprocess` states."""
+        if preprocess is None or self.corrupted is not None:
+            return self
+        images = prepared(self.images, preprocess)
+        if images is self.images:
+            return self
+        stated = {**self.provenance, "preprocess": preprocess.to_json()}
+        return replace(self, images=images, provenance=stated)
 
     def read(
         self,
@@ -160,6 +187,9 @@ def source_data(
 
     from sicl.types import SourceData
 
+    require_count(n=1 if n is None else n)
+    require_integer(seed=seed)
+    require_between(0, LARGEST_INT, seed=seed)
     order = np.random.default_rng(seed).permutation(len(dataset)).astype(np.int64)
     chosen = np.sort(order[:n])
     pixels = torch.from_numpy(np.ascontiguousarray(dataset.images[chosen])).to(device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import struct
 import zlib
 from pathlib import Path
@@ -12,8 +13,10 @@ from numpy.typing import NDArray
 
 from sicl.data.cifar import content_checksum
 from sicl.data.dataset import Dataset, split_positions
+from sicl.data.limits import require_size
+from sicl.data.mat import read_mat
 from sicl.data.roots import candidates
-from sicl.errors import DataError
+from sicl.errors import DataError, reason
 
 DIGITS = tuple("0123456789")
 _IDX_KINDS = {"images": (2051, 3), "labels": (2049, 1)}
@@ -33,31 +36,45 @@ def load_mnist(root: Path, split: str) -> Dataset:
 
 def load_svhn(root: Path, split: str) -> Dataset:
     """Load SVHN's cropped digits from `test_32x32.mat` or `train_32x32.mat`."""
-    from scipy.io import loadmat
-
     name = "test_32x32.mat" if split == "test" else "train_32x32.mat"
     path = _find(root, ("svhn", "SVHN"), (name,), "svhn")
-    try:
-        content = loadmat(path, variable_names=["X", "y"])
-        images, labels = content["X"].transpose(3, 0, 1, 2), content["y"].reshape(-1).astype(np.int64) % 10
-    except (ValueError, TypeError, KeyError, OSError, NotImplementedError, zlib.error) as error:
-        raise DataError(f"`{path}` is damaged or no SVHN file ({error}); get it again.") from error
-    return _digits("svhn", np.ascontiguousarray(images), labels, split, path)
+    content = read_mat(path)
+    images, labels = content.get("X"), content.get("y")
+    sound = (
+        images is not None
+        and images.ndim == 4
+        and images.shape[:3] == (32, 32, 3)
+        and images.dtype == np.uint8
+    )
+    if images is None or labels is None or not sound or not np.isfinite(labels).all():
+        raise DataError(
+            f"`{path}` is damaged or no SVHN file: it lacks the arrays X (32 x 32 x 3 x N uint8) and y; get it again."
+        )
+    digits = labels.reshape(-1).astype(np.int64) % 10
+    return _digits(
+        "svhn", np.ascontiguousarray(np.moveaxis(images, 3, 0)).view(np.uint8), digits, split, path
+    )
 
 
 def read_idx(path: Path, kind: str) -> NDArray[np.uint8]:
     """Read an IDX file of unsigned bytes, plain or gzipped; a damaged one is named."""
     magic, dimensions = _IDX_KINDS[kind]
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        header = struct.unpack(f">{1 + dimensions}I", raw[: 4 * (1 + dimensions)])
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            header = struct.unpack(f">{1 + dimensions}I", file.read(4 * (1 + dimensions)))
+            if header[0] != magic:
+                raise DataError(
+                    f"`{path}` is no IDX file of {kind}: its magic number is {header[0]}, not {magic}."
+                )
+            promised = math.prod(header[1:])
+            require_size(path, promised)
+            # One byte more than promised: it also makes gzip compare its checksum at the end.
+            values = np.frombuffer(file.read(promised + 1), np.uint8)
     except (OSError, EOFError, zlib.error, struct.error) as error:
-        raise DataError(f"`{path}` is truncated or damaged ({error}); get it again.") from error
-    if header[0] != magic:
-        raise DataError(f"`{path}` is no IDX file of {kind}: its magic number is {header[0]}, not {magic}.")
-    values = np.frombuffer(raw, np.uint8, offset=4 * len(header))
-    if len(values) != int(np.prod(header[1:])):
-        raise DataError(f"`{path}` is truncated: it promises {header[1:]} values and has {len(values):,}.")
+        raise DataError(f"`{path}` is truncated or damaged ({reason(error)}); get it again.") from error
+    if len(values) != promised:
+        fault = "truncated" if len(values) < promised else "longer than it should be"
+        raise DataError(f"`{path}` is {fault}: it promises {header[1:]} values and has {len(values):,}.")
     return values.reshape(header[1:])
 
 

@@ -24,6 +24,7 @@ def download(
     path: Path,
     *,
     md5: str,
+    sha256: str = "",
     progress: Progress | None = None,
     retries: int = 8,
     wait: float = 1.0,
@@ -52,7 +53,12 @@ def download(
                 f"`{part}`: run the same command again to go on."
             )
         time.sleep(wait * failures)
-    _verify(url, part, md5)
+    if wrong := wrong_checksum(part, md5, sha256):
+        part.unlink()  # going on from a wrong file cannot end well
+        raise DataError(
+            f"`{url}` gave a file with {wrong}; the file was dropped, try again or give a copy you trust with "
+            "`--archive FILE`."
+        )
     part.replace(path)
     return path
 
@@ -68,7 +74,7 @@ def _attempt(url: str, part: Path, progress: Progress | None, timeout: float) ->
                 "copy with `--archive FILE`."
             ) from error
         return f"the server answered {error.code} {error.reason}"
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         return f"{type(error).__name__}: {error}"
     if total is not None and _size(part) != total:
         return f"the connection closed after {_size(part):,} of {total:,} bytes"
@@ -120,21 +126,20 @@ def _total(response: Any, done: int) -> int | None:
     return done + int(length) if length is not None and length.isdigit() else None
 
 
-def _verify(url: str, part: Path, md5: str) -> None:
-    """Compare the checksum; a wrong file is removed, since going on from it cannot end well."""
-    digest = file_md5(part)
-    if digest != md5:
-        part.unlink()
-        raise DataError(
-            f"`{url}` gave a file with MD5 {digest}, the published one has {md5}; the file was dropped, try again "
-            "or give a copy you trust with `--archive FILE`."
-        )
+def wrong_checksum(path: Path, md5: str, sha256: str = "") -> str:
+    """Return an empty string if a file is the published one, else how it differs.
 
-
-def file_md5(path: Path) -> str:
-    """Return the MD5 of a file (the checksum the publishers list; it guards against damage, not attack)."""
-    digest = hashlib.md5(usedforsecurity=False)
+    Args:
+        path: the file.
+        md5: as publishers list it: it tells damage, not forgery.
+        sha256: tells forgery too; empty where it is not known.
+    """
+    digests = (hashlib.md5(usedforsecurity=False), hashlib.sha256())
     with path.open("rb") as file:
         while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+            for digest in digests:
+                digest.update(block)
+    for name, digest, published in zip(("MD5", "SHA-256"), digests, (md5, sha256)):
+        if published and digest.hexdigest() != published:
+            return f"{name} {digest.hexdigest()}, the published one has {published}"
+    return ""

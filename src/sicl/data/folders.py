@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sicl.data.corrupted import ImageFolders
-from sicl.data.dataset import Dataset, split_positions
+from sicl.data.dataset import UNLABELLED, Dataset, split_positions
 from sicl.data.images import Absent, Files, Images, Positions, first_image_size, image_files
 from sicl.data.roots import candidates
 from sicl.errors import DataError, OptionError
+
+if TYPE_CHECKING:
+    from sicl.models.preprocess import Preprocess
 
 IMAGENET_FOLDERS = ("imagenet", "ImageNet", "ILSVRC2012")
 IMAGENET_C_FOLDERS = ("ImageNet-C", "imagenet-c")
@@ -57,23 +62,52 @@ def load_imagenet_c(root: Path, protocol: str = "50k") -> Dataset:
     return Dataset("imagenet-c", images, labels[chosen], classes, chosen, provenance, source)
 
 
-def load_folder(path: Path, *, size: int | None = None) -> Dataset:
-    """Load any folder: class folders of images, or images alone (one class). Sizes follow the first image."""
+def load_folder(path: Path, *, preprocess: Preprocess | None = None) -> Dataset:
+    """Load any folder: class folders of images, or images alone, which stay unlabelled.
+
+    Args:
+        path: the folder.
+        preprocess: the model's, which says size, resize and crop; None takes the first picture's shorter side.
+    """
     if not path.is_dir():
         raise DataError(f"`{path}` is no folder; give `folder:PATH` a folder of images.")
-    groups = sorted(entry for entry in path.iterdir() if entry.is_dir() and image_files(entry))
-    named = [(file, label) for label, group in enumerate(groups) for file in image_files(group)]
-    named = named or [(file, 0) for file in image_files(path)]
+    found = {entry: image_files(entry) for entry in path.iterdir() if entry.is_dir()}
+    groups = in_order(entry for entry, files in found.items() if files)
+    named = [(file, label) for label, group in enumerate(groups) for file in found[group]]
+    named = named or [(file, UNLABELLED) for file in image_files(path)]
     if not named:
         raise DataError(
             f"`{path}` has no images (png, jpg, jpeg, webp, bmp), neither directly nor in class folders."
         )
     paths = [file for file, _ in named]
-    side = size or first_image_size(paths[0])
+    side = preprocess.size if preprocess else first_image_size(paths[0])
     labels = np.array([label for _, label in named], np.int64)
     provenance = _provenance("folder", "test", "all", path, [str(file.relative_to(path)) for file in paths])
-    classes = tuple(group.name for group in groups) or (path.name,)
-    return Dataset(f"folder:{path.name}", Files(paths, side, side), labels, classes, provenance=provenance)
+    classes = tuple(group.name for group in groups) or None
+    dataset = Dataset(f"folder:{path.name}", Files(paths, side, side), labels, classes, provenance=provenance)
+    return dataset.prepared(preprocess)
+
+
+def count_folder(path: Path) -> int:
+    """Return how many pictures `load_folder` would find, without opening any.
+
+    Raises:
+        DataError: there are none.
+    """
+    if not path.is_dir():
+        raise DataError(f"`{path}` is no folder; give `folder:PATH` a folder of images.")
+    found = sum(len(image_files(entry)) for entry in path.iterdir() if entry.is_dir())
+    if not found and not (found := len(image_files(path))):
+        raise DataError(f"`{path}` has no images, neither directly nor in class folders.")
+    return found
+
+
+def in_order(folders: Iterable[Path]) -> list[Path]:
+    """Return class folders in the order of their labels: as numbers where all names are numbers, else as text."""
+    listed = sorted(folders)
+    if all(folder.name.isdecimal() for folder in listed):
+        return sorted(listed, key=lambda folder: int(folder.name))
+    return listed
 
 
 def choose(files: list[str], labels: NDArray[np.int64], protocol: str) -> Positions:
@@ -81,7 +115,7 @@ def choose(files: list[str], labels: NDArray[np.int64], protocol: str) -> Positi
     if protocol == "50k":
         return np.arange(len(files), dtype=np.int64)
     per_class = {"5k": 5, "1k": 1}.get(protocol)
-    if protocol.startswith("per-class-") and protocol[10:].isdigit():
+    if protocol.startswith("per-class-") and protocol[10:].isdecimal() and len(protocol) < 20:
         per_class = int(protocol[10:])
     if per_class is not None:
         groups = (np.flatnonzero(labels == label)[:per_class] for label in np.unique(labels))
@@ -97,7 +131,7 @@ def _from_list(files: list[str], protocol: str) -> Positions:
             f"got {protocol!r}."
         )
     position = {file: index for index, file in enumerate(files)}
-    wanted = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    wanted = [line.strip() for line in path.read_text("utf-8", "replace").splitlines() if line.strip()]
     missing = [name for name in wanted if name not in position]
     if missing:
         raise DataError(
@@ -107,7 +141,7 @@ def _from_list(files: list[str], protocol: str) -> Positions:
 
 
 def _listing(folder: Path) -> tuple[list[str], NDArray[np.int64], tuple[str, ...]]:
-    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    classes = [entry.name for entry in in_order(e for e in folder.iterdir() if e.is_dir())]
     files: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(classes):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sicl.data.archives import ARCHIVES, Archive
-from sicl.data.download import Progress, download, file_md5
+from sicl.data.download import Progress, download, wrong_checksum
 from sicl.data.load import DATASETS
 from sicl.data.roots import data_root
 from sicl.data.unpack import unpack
@@ -85,18 +85,18 @@ def _download(
     url = f"{mirror.rstrip('/')}/{entry.filename}" if mirror else entry.url
     follow = progress(entry.filename) if progress is not None else None
     path = folder / "downloads" / entry.filename
-    if path.is_file() and file_md5(path) == entry.md5:
+    if path.is_file() and not wrong_checksum(path, entry.md5, entry.sha256):
         return path
-    return download(url, path, md5=entry.md5, progress=follow, retries=retries, wait=wait)
+    return download(
+        url, path, md5=entry.md5, sha256=entry.sha256, progress=follow, retries=retries, wait=wait
+    )
 
 
 def _install(entry: Archive, file: Path, folder: Path, *, keep: bool) -> None:
     if not file.is_file():
         raise DataError(f"`{file}` is missing; give `--archive` an existing file.")
-    if (digest := file_md5(file)) != entry.md5:
-        raise DataError(
-            f"`{file}` has MD5 {digest}; the published {entry.filename} has {entry.md5}: it is another file."
-        )
+    if wrong := wrong_checksum(file, entry.md5, entry.sha256):
+        raise DataError(f"`{file}` has {wrong}: it is another file than {entry.filename}.")
     target = folder / entry.creates
     if not entry.unpack:
         target.parent.mkdir(parents=True, exist_ok=True)

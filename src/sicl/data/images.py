@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from sicl.errors import DataError
+from sicl.pictures import MOST_PIXELS, picture_size, read_rgb
+
+if TYPE_CHECKING:
+    from sicl.models.preprocess import Preprocess
 
 Uint8Images: TypeAlias = NDArray[np.uint8]
 """uint8, N x H x W x 3."""
@@ -116,12 +120,14 @@ class Files:
     """Image files, decoded when read; larger ones are resized and cropped to the centre.
 
     The shorter side becomes `resize` pixels (bilinear), then the central `size` x `size` is kept: the usual
-    ImageNet protocol with 256 and 224. A file that already is `size` x `size` is taken as it is.
+    ImageNet protocol with 256 and 224. A file that already is `size` x `size` is taken as it is. A model's
+    `preprocess` replaces all that by what the model states.
     """
 
     paths: Sequence[Path]
     size: int
     resize: int
+    preprocess: Preprocess | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -143,13 +149,9 @@ class Files:
         return images
 
     def _read(self, path: Path) -> Uint8Images:
-        try:
-            with Image.open(path) as file:
-                image = file.convert("RGB")
-        except FileNotFoundError:
-            raise DataError(f"`{path}` is missing.") from None
-        except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-            raise DataError(f"`{path}` is damaged or no image ({error}); replace it.") from error
+        image = read_rgb(path)
+        if self.preprocess is not None:
+            return self.preprocess.pixels(image)
         return np.asarray(centre_crop(image, self.size, self.resize), np.uint8)
 
 
@@ -160,9 +162,22 @@ def centre_crop(image: Image.Image, size: int, resize: int) -> Image.Image:
         return image
     scale = resize / min(width, height)
     width, height = max(resize, round(width * scale)), max(resize, round(height * scale))
+    if width * height > MOST_PIXELS:
+        raise DataError(
+            f"a picture of {image.width} x {image.height} pixels is too long to be resized to {resize}."
+        )
     left, top = (width - size) // 2, (height - size) // 2
     scaled = image.resize((width, height), Image.Resampling.BILINEAR)
     return scaled.crop((left, top, left + size, top + size))
+
+
+def prepared(images: Images, preprocess: Preprocess) -> Images:
+    """Return image files resized and cropped as a model states; other stores have their size already."""
+    if isinstance(images, View):
+        return View(prepared(images.base, preprocess), images.positions)
+    if isinstance(images, Files):
+        return Files(images.paths, preprocess.size, preprocess.resize or preprocess.size, preprocess)
+    return images
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -172,8 +187,4 @@ def image_files(folder: Path) -> list[Path]:
 
 def first_image_size(path: Path) -> int:
     """Return the shorter side of an image file without decoding it."""
-    try:
-        with Image.open(path) as image:
-            return int(min(image.size))
-    except (UnidentifiedImageError, OSError) as error:
-        raise DataError(f"`{path}` is damaged or no image ({error}); replace it.") from error
+    return min(picture_size(path))

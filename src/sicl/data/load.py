@@ -18,7 +18,16 @@ from sicl.data.embedded import load_demo
 from sicl.data.folders import load_folder, load_imagenet, load_imagenet_c
 from sicl.data.images import Absent, Images, Noise
 from sicl.data.roots import candidates, data_root
-from sicl.errors import DataError, OptionError, nearest, require_choice
+from sicl.errors import (
+    DataError,
+    OptionError,
+    nearest,
+    reason,
+    require_choice,
+    require_path,
+    require_text,
+    shown,
+)
 
 DATASETS = {
     "demo": "1,500 + 400 CIFAR-10 test images inside the package",
@@ -54,10 +63,20 @@ def load_dataset(name: str, root: str | os.PathLike[str] | None = None, split: s
         DataError: the data are missing or damaged; the message names the file.
     """
     require_choice(("test", "train", "val"), split=split)
+    require_text(name=name)
     folder = data_root(root)
+    try:
+        return _load(name, folder, split)
+    except OSError as error:
+        raise DataError(f"`{name}` cannot be read from `{folder}` ({reason(error)}).") from error
+
+
+def _load(name: str, folder: Path, split: str) -> Dataset:
     base, _, option = name.partition(":")
+    if option:
+        require_path(name=option)
     if base == "folder" and option:
-        return load_folder(Path(option).expanduser())
+        return load_folder(Path(os.path.expanduser(option)))
     if base in ("imagenet", "imagenet-c"):
         protocol = option or "50k"
         if base == "imagenet" or split != "test":
@@ -65,7 +84,7 @@ def load_dataset(name: str, root: str | os.PathLike[str] | None = None, split: s
         return load_imagenet_c(folder, protocol)
     if option or name not in DATASETS:
         raise OptionError(
-            f"unknown data set {name!r}; known: {', '.join(DATASETS)}.{nearest(name, DATASETS)}"
+            f"unknown data set {shown(name)}; known: {', '.join(DATASETS)}.{nearest(name, DATASETS)}"
         )
     return _load_plain(name, folder, split)
 

@@ -21,12 +21,13 @@ from sicl.data.load import C_FOLDERS, load_dataset
 from sicl.data.make_blocks import BlockTask, FileTask, assemble, prepare_worker
 from sicl.data.sheets import read_json
 from sicl.errors import DataError, OptionError, require_choice, require_positive
+from sicl.spec import Spec
 
 _FILES_A_TASK = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(Spec):
     """What to make.
 
     Args:

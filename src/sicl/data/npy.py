@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import math
 import os
 import threading
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sicl.errors import DataError
+from sicl.data.limits import require_size
+from sicl.errors import DataError, reason
 
 
 def map_npy(path: Path) -> NDArray[np.generic]:
@@ -21,30 +26,65 @@ def map_npy(path: Path) -> NDArray[np.generic]:
     """
     try:
         with path.open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            read = (
-                np.lib.format.read_array_header_1_0
-                if version == (1, 0)
-                else np.lib.format.read_array_header_2_0
-            )
-            shape, _, dtype = read(file)
-            promised = file.tell() + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            shape, fortran, dtype = _header(file, str(path), path.stat().st_size)
+            begin = file.tell()
     except FileNotFoundError:
         raise DataError(f"`{path}` is missing.") from None
-    except (ValueError, EOFError, OSError) as error:
+    except OSError as error:
+        raise DataError(f"`{path}` cannot be read ({error.strerror}).") from error
+    order: Literal["F", "C"] = "F" if fortran else "C"
+    if 0 in shape:  # nothing to map
+        return np.empty(shape, dtype, order)
+    return np.memmap(path, dtype, "r", begin, shape, order)
+
+
+def read_npz(path: Path, names: Sequence[str]) -> NDArray[np.generic] | None:
+    """Return the first array of an .npz file that has one of `names`, None if it has none of them.
+
+    Raises:
+        DataError: the file is missing, damaged, holds Python objects or unpacks to too much.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            there = set(archive.namelist())
+            name = next((f"{name}.npy" for name in names if f"{name}.npy" in there), None)
+            if name is None:
+                return None
+            require_size(path, archive.getinfo(name).file_size)
+            with archive.open(name) as file:
+                raw = io.BytesIO(file.read())
+    except FileNotFoundError:
+        raise DataError(f"`{path}` is missing.") from None
+    except Exception as error:  # zipfile given damaged bytes raises whatever it meets
+        raise DataError(f"`{path}` is damaged or truncated ({reason(error)}); replace it.") from error
+    shape, fortran, dtype = _header(raw, f"{path}:{name}", raw.getbuffer().nbytes)
+    return np.frombuffer(raw.read(), dtype).reshape(shape, order="F" if fortran else "C")
+
+
+def _header(file: IO[bytes], where: str, found: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read an array's shape, order and type, and compare them with the bytes that are there."""
+    try:
+        version = np.lib.format.read_magic(file)
+        old = version == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+        if min(shape, default=0) < 0:
+            raise ValueError(f"its shape is {shape}")
+    except Exception as error:  # the header is Python source: a damaged one fails in many ways
         raise DataError(
-            f"`{path}` is no .npy file or its header is damaged ({error}); replace it."
+            f"`{where}` is no .npy file or its header is damaged ({reason(error)}); replace it."
         ) from error
-    if dtype.hasobject:
-        raise DataError(f"`{path}` holds Python objects instead of numbers; it is not read.")
-    found = path.stat().st_size
+    if dtype.hasobject or dtype.kind not in "biufc":
+        raise DataError(
+            f"`{where}` holds Python objects or text ({dtype}) instead of numbers; it is not read."
+        )
+    promised = file.tell() + math.prod(shape) * dtype.itemsize
     if found != promised:
         fault = "truncated" if found < promised else "longer than it should be"
         raise DataError(
-            f"`{path}` is {fault}: its header promises {promised:,} bytes, it has {found:,}; replace it."
+            f"`{where}` is {fault}: its header promises {promised:,} bytes, it has {found:,}; replace it."
         )
-    array: NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
-    return array
+    return shape, fortran, dtype
 
 
 def write_npy(path: Path, shape: tuple[int, ...], pieces: Iterable[tuple[int, NDArray[np.uint8]]]) -> None:
@@ -63,6 +103,23 @@ def write_npy(path: Path, shape: tuple[int, ...], pieces: Iterable[tuple[int, ND
                 file.seek(begin + start * row)
                 file.write(np.ascontiguousarray(rows, np.uint8).data)
             file.truncate(begin + shape[0] * row)
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)
+        sync_folder(path.parent)
     finally:
         part.unlink(missing_ok=True)
+
+
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Bring a folder's names to the disk: a renamed file is safe only with its folder."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows opens no folders.
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:  # Some network file systems cannot; then the rename has to do.
+        pass
+    finally:
+        os.close(descriptor)

@@ -6,13 +6,16 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from sicl.errors import require_path
+
 ENVIRONMENT = "SICL_DATA"
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
     """Return `root`, else the folder the variable SICL_DATA names, else ~/.cache/sicl."""
     chosen = root if root is not None else os.environ.get(ENVIRONMENT) or "~/.cache/sicl"
-    return Path(chosen).expanduser()
+    require_path(root=chosen)
+    return Path(os.path.expanduser(chosen))
 
 
 def candidates(root: Path, names: Iterable[str]) -> list[Path]:

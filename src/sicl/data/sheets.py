@@ -9,10 +9,11 @@ from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from sicl.data.images import Uint8Images
-from sicl.errors import DataError, InputError
+from sicl.errors import DataError, InputError, is_integer, reason
+from sicl.pictures import read_rgb
 
 WEBP_MAX_SIDE = 16383
 
@@ -65,13 +66,7 @@ def read_row_sheet(path: Path, *, size: int = 32) -> Uint8Images:
 
 def read_picture(source: Path | IO[bytes]) -> Uint8Images:
     """Decode one picture as H x W x 3; a damaged one is named."""
-    try:
-        with Image.open(source) as picture:
-            return np.asarray(picture.convert("RGB"), np.uint8)
-    except FileNotFoundError:
-        raise DataError(f"`{source}` is missing.") from None
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"`{source}` is damaged, truncated or no picture ({error}); replace it.") from error
+    return np.asarray(read_rgb(source), np.uint8)
 
 
 def read_labels(path: Path, key: str | None = None) -> NDArray[np.int64]:
@@ -79,7 +74,7 @@ def read_labels(path: Path, key: str | None = None) -> NDArray[np.int64]:
     content = read_json(path)
     if key is not None and isinstance(content, dict):
         content = content.get(key)
-    if not isinstance(content, list) or not all(type(label) is int for label in content):
+    if not isinstance(content, list) or not all(map(is_integer, content)):
         raise DataError(f"`{path}` holds no list of integer labels{f' under {key!r}' if key else ''}.")
     return np.array(content, np.int64)
 
@@ -87,11 +82,11 @@ def read_labels(path: Path, key: str | None = None) -> NDArray[np.int64]:
 def read_json(path: Path) -> object:
     """Read a JSON file; a damaged one is named."""
     try:
-        content: object = json.loads(path.read_text())
+        content: object = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"`{path}` is missing.") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DataError(f"`{path}` is no valid JSON ({error}); replace it.") from error
+    except (ValueError, RecursionError, OSError) as error:
+        raise DataError(f"`{path}` is no valid JSON ({reason(error)}); replace it.") from error
     return content
 
 

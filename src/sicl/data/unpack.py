@@ -9,7 +9,11 @@ import tempfile
 import zlib
 from pathlib import Path, PurePosixPath
 
-from sicl.errors import DataError
+from sicl.data.limits import MOST_BYTES
+from sicl.errors import DataError, reason
+
+MOST_EXPANSION = 100
+"""How many times its own size an archive above 10 MB may unpack to (smaller ones: 1 GiB)."""
 
 
 def unpack(archive: Path, folder: Path) -> list[Path]:
@@ -25,10 +29,18 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
         place = Path(temporary)
         try:
             with tarfile.open(archive) as tar:
+                left = max(MOST_BYTES, MOST_EXPANSION * archive.stat().st_size)
                 for member in tar:
+                    left -= member.size
+                    if left < 0:
+                        raise DataError(
+                            f"`{archive}` unpacks to more than {MOST_EXPANSION} times its size; it is not unpacked."
+                        )
                     _extract(tar, member, place, archive)
         except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-            raise DataError(f"`{archive}` is damaged or truncated ({error}); get it again.") from error
+            raise DataError(
+                f"`{archive}` is damaged or truncated ({reason(error)}); get it again."
+            ) from error
         return [_move(entry, folder / entry.name) for entry in sorted(place.iterdir())]
 
 

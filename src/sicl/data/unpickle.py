@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sicl.errors import DataError
+from sicl.errors import DataError, reason
 
 # The one function numpy's own pickles call, wherever this numpy version keeps it.
 _RECONSTRUCT = np.zeros(1).__reduce__()[0]
@@ -38,18 +38,13 @@ def read_pickle(path: Path) -> dict[str, object]:
             content = _ArrayUnpickler(file, encoding="bytes").load()
     except FileNotFoundError:
         raise DataError(f"`{path}` is missing.") from None
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        ValueError,
-        TypeError,
-        IndexError,
-        KeyError,
-        AttributeError,
-    ) as error:
+    except Exception as error:  # a pickle is a program: a damaged one fails in any way
         raise DataError(
-            f"`{path}` is truncated, damaged or no CIFAR batch ({error}); download it again."
+            f"`{path}` is truncated, damaged or no CIFAR batch ({reason(error)}); download it again."
         ) from error
     if not isinstance(content, dict):
         raise DataError(f"`{path}` is no CIFAR batch: it holds {type(content).__name__}, not a dictionary.")
-    return {key.decode() if isinstance(key, bytes) else str(key): value for key, value in content.items()}
+    return {
+        key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key): value
+        for key, value in content.items()
+    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +11,7 @@ from torch import nn
 from sicl.engine.norms import norm_layers
 from sicl.errors import OptionError, UnsupportedModelError, nearest
 
-_NUMBERED = re.compile(r"^(layer|stage|block|denseblock)_?(\d+)(_x)?$")
+_NUMBERED = re.compile(r"^(layer|stage|block|denseblock|s)_?(\d+)(_x)?$")
 _POOLS = (nn.MaxPool2d, nn.AvgPool2d)
 _CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -62,10 +61,14 @@ def find_stages(model: nn.Module) -> list[str]:
     blocks = _transformer_blocks(model)
     if blocks:
         return blocks
-    stages = _numbered_stages(model) or _listed_stages(model) or _sequential_stages(model)
+    stages = _composite_stages(model) or _sequential_stages(model)
     if stages:
         return stages
     return [name for name, _ in norm_layers(model)]
+
+
+def _composite_stages(model: nn.Module) -> list[str]:
+    return _numbered_stages(model) or _listed_stages(model)
 
 
 def _first_point(model: nn.Module) -> Point:
@@ -93,16 +96,21 @@ def _count(module: nn.Module, kinds: tuple[type, ...]) -> int:
 
 
 def _transformer_blocks(model: nn.Module) -> list[str]:
-    """The longest list of two or more alike blocks that have layer norms and linear maps but no convolution."""
-    best: list[str] = []
+    """The first list of two or more alike blocks that have layer norms and linear maps but no convolution.
+
+    None where stages of convolutions come before it, or hold it: a hybrid is cut at its first stage.
+    """
+    stages = _composite_stages(model)
     for name, module in model.named_modules():
+        if stages and name == stages[0]:
+            return []
         if not isinstance(module, nn.ModuleList | nn.Sequential) or len(module) < 2:
             continue
         children = _children(name, module)
         alike = len({type(child) for _, child in children}) == 1
-        if alike and all(_is_transformer_block(child) for _, child in children) and len(children) > len(best):
-            best = [n for n, _ in children]
-    return best
+        if alike and all(_is_transformer_block(child) for _, child in children):
+            return [n for n, _ in children]
+    return []
 
 
 def _is_transformer_block(module: nn.Module) -> bool:
@@ -116,23 +124,20 @@ def _is_transformer_block(module: nn.Module) -> bool:
 
 
 def _numbered_stages(model: nn.Module) -> list[str]:
-    """Siblings called layer1, layer2, ... that are containers with convolutions (torchvision, timm)."""
+    """Siblings called layer1, stage2, ... that are containers with convolutions (torchvision, timm)."""
     for parent_name, parent in model.named_modules():
-        families: dict[str, list[str]] = defaultdict(list)
-        for name, child in _children(parent_name, parent):
-            match = _NUMBERED.match(name.rpartition(".")[2])
-            if match and any(True for _ in child.children()) and _count(child, _CONVS):
-                families[match[1]].append(name)
-        for names in families.values():
-            if len(names) >= 2:
-                return names
+        children = _children(parent_name, parent)
+        numbered = [(n, child) for n, child in children if _NUMBERED.match(n.rpartition(".")[2])]
+        names = [n for n, child in numbered if any(True for _ in child.children()) and _count(child, _CONVS)]
+        if len(names) >= 2:
+            return names
     return []
 
 
 def _listed_stages(model: nn.Module) -> list[str]:
     """The children of the first list or sequence that holds two or more containers with several convolutions."""
     for name, module in model.named_modules():
-        if not isinstance(module, nn.ModuleList | nn.Sequential):
+        if not isinstance(module, nn.ModuleList | nn.Sequential) or "stem" in name.rpartition(".")[2]:
             continue
         # A container with one convolution is a stem or a downsampler, not a stage.
         stages = [n for n, child in _children(name, module) if _count(child, _CONVS) > 1]

@@ -13,10 +13,9 @@ from sicl.engine.passes import Level, Passes
 from sicl.engine.split import Begun, Split
 from sicl.engine.twin import CannotTwin
 from sicl.engine.variants import GivenVariants, JoinedVariants, Variants, Votes, count, joined
-from sicl.errors import require_choice, require_positive
+from sicl.errors import require_positive
+from sicl.spec import Spec
 
-LEVELS = ("auto", "plain", "twin", "traced", "graph")
-PRECISIONS = ("auto", "float32", "bfloat16")
 GIB = 1 << 30
 _LIVE = 4
 """How many tensors as large as the widest layer's are alive at once, at most."""
@@ -25,7 +24,7 @@ _CPU_ROWS = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineOptions:
+class EngineOptions(Spec):
     """How variants are computed; none of it changes what is computed, but for rounding.
 
     Args:
@@ -43,9 +42,9 @@ class EngineOptions:
     max_memory: float = 2.0
 
     def __post_init__(self) -> None:
-        require_choice(LEVELS, engine=self.level)
-        require_choice(PRECISIONS, precision=self.precision)
-        require_positive(max_memory=self.max_memory, max_batch=self.max_batch or 1)
+        require_positive(
+            max_memory=self.max_memory, max_batch=1 if self.max_batch is None else self.max_batch
+        )
 
     @property
     def level(self) -> Level:

@@ -52,6 +52,21 @@ def logits_of(output: Any) -> Tensor:
     return logits
 
 
+def check_logits(logits: Tensor) -> None:
+    """Raise `UnsupportedModelError` if these are no logits: NaN, or rows of probabilities. Waits for the device."""
+    if not bool(logits.isfinite().all()):
+        raise UnsupportedModelError(
+            "The model gives NaN or infinite logits for this batch; check its weights and norm statistics, and that "
+            "images are floats in [0, 1]."
+        )
+    sums = logits.float().sum(dim=1)
+    if bool((logits >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all()):
+        raise UnsupportedModelError(
+            "The model returns probabilities (no value is negative, every row sums to 1), but logits are needed; wrap "
+            "it in `sicl.models.outputs.FromProbabilities(model)`, or leave out its last softmax."
+        )
+
+
 @dataclass(frozen=True)
 class Begun:
     """A clean batch, run up to the cut: all that resuming variants of it needs.
@@ -285,11 +300,7 @@ class Split:
             self.widest = max(value // len(rows) for value in (features.numel(), *widths))
             self._overwritten = False
             self._overwritten = not torch.equal(self._tapped_pass(rows)[0], features)
-        if not bool(logits.isfinite().all()):
-            raise UnsupportedModelError(
-                f"{type(self.network).__name__} gives NaN or infinite logits for this batch; check its weights "
-                "and norm statistics, and that images are floats in [0, 1]."
-            )
+        check_logits(logits)
         self._stacks = all(map(can_group, self.batch_dependent()))
         plans: tuple[Plan, ...] = ("thin", "wide", "whole")
         clean = Begun(rows, features, features, recorded, logits=logits)

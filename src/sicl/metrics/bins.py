@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sicl.errors import require_choice, require_positive
-from sicl.metrics._checked import confidence_and_correct
+from sicl.errors import require_choice
+from sicl.metrics._checked import confidence_and_correct, require_bins
 
 Binning = Literal["width", "mass"]
 
@@ -49,7 +49,7 @@ def reliability_bins(
     Raises:
         InputError: empty input, NaN, values outside [0, 1], or lengths that differ.
     """
-    require_positive(n_bins=n_bins)
+    require_bins(n_bins)
     require_choice(("width", "mass"), bins=bins)
     values, hits = confidence_and_correct(confidence, correct)
     if bins == "width":

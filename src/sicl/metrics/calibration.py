@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sicl.errors import OptionError
-from sicl.metrics._checked import confidence_and_correct
+from sicl.errors import OptionError, require_choice, require_number
+from sicl.metrics._checked import confidence_and_correct, require_bins
 from sicl.metrics.bins import Binning, reliability_bins
 
 
@@ -49,6 +49,7 @@ def negative_log_likelihood(confidence: Tensor, correct: Tensor, *, eps: float =
     Confidence is first clipped to [eps, 1 - eps]: vote shares are often exactly 0 or 1, and a single wrong
     sample at 1 would make the score infinite. The worst a sample can cost is -ln(eps) (16.1 by default).
     """
+    require_number(eps=eps)
     if not 0 < eps < 0.5:
         raise OptionError(f"`eps` must lie in (0, 0.5), got {eps!r}.")
     values, hits = confidence_and_correct(confidence, correct)
@@ -71,6 +72,8 @@ def ece_by_correctness(
     A bin's accuracy is 1 among the right and 0 among the wrong, so these are 1 - mean confidence and mean
     confidence: they do not depend on the model's accuracy, nor (but for rounding) on the bins.
     """
+    require_bins(n_bins)
+    require_choice(("width", "mass"), bins=bins)
     values, hits = confidence_and_correct(confidence, correct)
     parts: list[float | None] = []
     for wanted in (1.0, 0.0):

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sicl.errors import InputError, require_positive
-from sicl.metrics._checked import confidence_and_correct
+from sicl.errors import InputError, require_count
+from sicl.metrics._checked import confidence_and_correct, numbers, require_bins
 from sicl.metrics.bins import bin_totals, ece_of_totals, width_index
 
 
@@ -23,7 +23,7 @@ class CumulativeEce:
     """
 
     def __init__(self, *, n_bins: int = 15) -> None:
-        require_positive(n_bins=n_bins)
+        require_bins(n_bins)
         self.n_bins = n_bins
         self.reset()
 
@@ -36,7 +36,7 @@ class CumulativeEce:
 
     def update(self, confidence: Tensor, correct: Tensor) -> None:
         """Take in one batch: N confidences in [0, 1] and whether each label was right."""
-        if len(confidence) == 0 and len(correct) == 0:
+        if numbers("confidence", confidence).shape == numbers("correct", correct).shape == (0,):
             return
         values, hits = confidence_and_correct(confidence, correct)
         self._totals += bin_totals(values, hits, width_index(values, self.n_bins), self.n_bins)
@@ -81,7 +81,8 @@ def sliding_window_ece(
         stride: samples from one window's end to the next.
         n_bins: the number of equal-width bins.
     """
-    require_positive(window=window, stride=stride, n_bins=n_bins)
+    require_bins(n_bins)
+    require_count(window=window, stride=stride)
     values, hits = confidence_and_correct(confidence, correct)
     last = len(values)
     ends = sorted({*range(min(window, last), last, stride), last})

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sicl.errors import InputError, require_between
+from sicl.errors import InputError, require_between, require_count
+from sicl.metrics._checked import class_indices, finite_result, numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,8 @@ class ClassStatistics:
     covariances: Tensor
 
     def __post_init__(self) -> None:
-        classes, size = self.centroids.shape
+        classes, size = numbers("centroids", self.centroids, ndim=2).shape
+        numbers("covariances", self.covariances, ndim=3)
         if self.covariances.shape != (classes, size, size):
             raise InputError(
                 f"`covariances` must be {classes} x {size} x {size} to go with the centroids, "
@@ -44,7 +46,9 @@ class ClassStatistics:
             InputError: a class with no samples, or a covariance that stays singular.
         """
         require_between(0.0, 1.0, shrinkage=shrinkage)
-        values = embeddings.detach().double()
+        require_count(n_classes=n_classes)
+        values = numbers("embeddings", embeddings, ndim=2)
+        labels = class_indices("labels", labels, len(values), n_classes).to(values.device)
         eye = torch.eye(values.shape[1], dtype=values.dtype, device=values.device)
         centroids, covariances = [], []
         for label in range(n_classes):
@@ -57,22 +61,29 @@ class ClassStatistics:
             scatter = (members - centre).T @ (members - centre) / len(members)
             centroids.append(centre)
             covariances.append((1 - shrinkage) * scatter + shrinkage * scatter.diagonal().mean() * eye)
-        return cls(torch.stack(centroids), torch.stack(covariances))
+        return cls(torch.stack(centroids), finite_result("embeddings", torch.stack(covariances)))
 
 
 def mahalanobis_distance(embeddings: Tensor, labels: Tensor, statistics: ClassStatistics) -> Tensor:
     """Return the distance of every embedding (... x N x D) to the centroid of its class (N labels)."""
+    centroids = statistics.centroids.double()
+    values = numbers("embeddings", embeddings)
+    if values.ndim < 2 or values.shape[-1] != centroids.shape[1]:
+        raise InputError(
+            f"`embeddings` must be ... x N x {centroids.shape[1]}, as the statistics, got {tuple(values.shape)}."
+        )
+    labels = class_indices("labels", labels, values.shape[-2], len(centroids)).to(values.device)
     factor, info = torch.linalg.cholesky_ex(statistics.covariances.double())
     if bool((info > 0).any()):
         bad = int((info > 0).nonzero()[0])
         raise InputError(
             f"The covariance of class {bad} is singular. Fit with `shrinkage` > 0 or more samples."
         )
-    offset = embeddings.detach().double() - statistics.centroids.double()[labels]
+    offset = values - centroids[labels]
     # |L^-1 d| with Sigma = L L^T is the distance, without ever forming the inverse.
     white = torch.linalg.solve_triangular(factor[labels], offset.unsqueeze(-1), upper=False)
     distance: Tensor = torch.linalg.vector_norm(white.squeeze(-1), dim=-1)
-    return distance
+    return finite_result("embeddings", distance)
 
 
 def content_variance(
@@ -86,7 +97,8 @@ def content_variance(
         labels: N class indices (the paper: each sample's own class).
         statistics: centroid and covariance of the classes.
     """
-    if variants.ndim != 3 or variants.shape[1:] != embeddings.shape:
+    embeddings, variants = numbers("embeddings", embeddings, ndim=2), numbers("variants", variants, ndim=3)
+    if len(variants) == 0 or variants.shape[1:] != embeddings.shape:
         raise InputError(
             f"`variants` must be V x {' x '.join(map(str, embeddings.shape))}, got {tuple(variants.shape)}."
         )
@@ -96,8 +108,11 @@ def content_variance(
 
 def gram_matrix(features: Tensor) -> Tensor:
     """Return ... x C x C: F F^T / (C L) of feature maps ... x C x L (Johnson et al., 2016)."""
-    channels, length = features.shape[-2:]
-    return features @ features.transpose(-1, -2) / (channels * length)
+    shape = numbers("features", features).shape
+    if not isinstance(features, Tensor) or len(shape) < 2 or 0 in shape:
+        raise InputError(f"`features` must be a tensor ... x C x L, got shape {tuple(shape)}.")
+    channels, length = shape[-2:]
+    return finite_result("features", features @ features.transpose(-1, -2) / (channels * length))
 
 
 def style_variance(features: Tensor, variants: Tensor) -> Tensor:
@@ -107,11 +122,11 @@ def style_variance(features: Tensor, variants: Tensor) -> Tensor:
         features: N x C x H x W feature maps (or N x C x L).
         variants: V x N x C x H x W, V variants of each.
     """
-    if features.ndim < 3 or variants.shape[1:] != features.shape:
+    features, variants = numbers("features", features), numbers("variants", variants)
+    if features.ndim < 3 or variants.shape[:1] == (0,) or variants.shape[1:] != features.shape:
         raise InputError(
             "`features` must be N x C x H x W and `variants` V of them, got "
             f"{tuple(features.shape)} and {tuple(variants.shape)}."
         )
-    original = gram_matrix(features.detach().double().flatten(2))
-    moved = gram_matrix(variants.detach().double().flatten(3))
-    return (moved - original).square().sum(dim=(-1, -2)).mean(0)
+    original, moved = gram_matrix(features.flatten(2)), gram_matrix(variants.flatten(3))
+    return finite_result("features", (moved - original).square().sum(dim=(-1, -2)).mean(0))

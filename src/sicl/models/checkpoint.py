@@ -4,26 +4,60 @@ from __future__ import annotations
 
 import pickle
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from sicl.errors import DataError, OptionError, require_choice
+from sicl.errors import (
+    DataError,
+    OptionError,
+    SiclError,
+    reason,
+    require_between,
+    require_choice,
+    require_path,
+)
 from sicl.models.cifar import ARCHITECTURES, CIFAR10_MEAN, CIFAR10_STD
+from sicl.models.preprocess import Preprocess, require_channels
+from sicl.spec import Spec
 
 _NESTS = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
+_FAMILIES = {
+    r"stages\.0\.blocks\.0\.conv_dw\.": "timm:convnext_tiny",
+    r"features\.1\.0\.layer_scale$": "torchvision:convnext_tiny",
+    r"layers\.0\.blocks\.0\.attn\.relative_position_bias_table$": "timm:swin_tiny_patch4_window7_224",
+    r"features\.1\.0\.attn\.relative_position_bias_table$": "torchvision:swin_t",
+    r"blocks\.0\.mlp_tokens\.": "timm:mixer_b16_224",
+    r"dist_token$": "timm:deit_tiny_distilled_patch16_224",
+    r"blocks\.0\.attn\.qkv\.": "timm:vit_tiny_patch16_224",
+    r"conv_stem\.": "timm:efficientnet_b0",
+    r"features\.denseblock1\.": "timm:densenet121",
+    r"(s1|trunk_output\.block1)\.": "timm:regnety_004",
+    r"stages\.0\.blocks\.0\.token_mixer\.": "timm:poolformer_s12",
+    r"vit\.embeddings\.": "hf:FOLDER",
+    r"encoder\.layers\.encoder_layer_0\.": "torchvision:vit_b_16",
+    r"features\.0\.0\.weight$": "torchvision:mobilenet_v2",
+    r"features\.0\.weight$": "torchvision:vgg16",
+}
+"""Names that tell a library's family, and an example of the `arch` to give; the first that is found counts."""
 _DEPTHS = {(2, 2, 2, 2): "resnet18", (3, 4, 6, 3): "resnet50", (3, 4, 23, 3): "resnet101"}
+
+LARGEST_WEIGHT = 1e12
+"""No trained network has larger weights; a flipped bit of an exponent makes such."""
+LARGEST_WIDTH = 65_536
+"""The most channels or classes a network is built with: a damaged file must not ask for all memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(Spec):
     """What it takes to build one of the package's own networks.
 
     Args:
@@ -42,9 +76,16 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         require_choice(ARCHITECTURES, arch=self.arch)
-        for name, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) != 3:
-                raise OptionError(f"`{name}` must have three values, got {len(values)}.")
+        require_between(1, LARGEST_WIDTH, width=self.width, n_classes=self.n_classes)
+        object.__setattr__(self, "mean", require_channels(mean=self.mean))
+        object.__setattr__(self, "std", require_channels(std=self.std))
+        require_between(-1e3, 1e3, **{f"mean[{i}]": value for i, value in enumerate(self.mean)})
+        require_between(1e-6, 1e3, **{f"std[{i}]": value for i, value in enumerate(self.std)})
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """How pictures are made for it: 32 pixels, the size of CIFAR's images."""
+        return Preprocess(size=32, mean=self.mean, std=self.std)
 
     def build(self) -> nn.Module:
         """Return the network with fresh weights."""
@@ -60,6 +101,7 @@ class ModelConfig:
             "n_classes": str(self.n_classes),
             "mean": _join(self.mean),
             "std": _join(self.std),
+            "preprocess": self.preprocess.to_json(),
         }
 
 
@@ -68,8 +110,11 @@ def _join(values: Sequence[float]) -> str:
 
 
 def parse_triple(text: str) -> tuple[float, ...]:
-    """Return the numbers of a comma-separated metadata field."""
-    return tuple(float(part) for part in text.split(","))
+    """Return the numbers of a comma-separated metadata field; none where it holds anything else."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        return ()
 
 
 def save_checkpoint(
@@ -107,6 +152,7 @@ def read_checkpoint(path: Path | str) -> tuple[dict[str, Tensor], dict[str, str]
     Raises:
         DataError: the file is missing, damaged, or holds something else than weights.
     """
+    require_path(path=path)
     path = Path(path)
     if not path.is_file():
         raise DataError(f"There is no checkpoint file {str(path)!r}; check the path.")
@@ -121,25 +167,38 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+    except Exception as error:  # a reader given damaged bytes raises whatever it meets
         raise DataError(
-            f"{path.name!r} is not a whole safetensors file ({error}); fetch it again."
+            f"{path.name!r} is not a whole safetensors file ({reason(error)}); fetch it again."
         ) from error
 
 
 def _read_pickle(path: Path) -> Any:
     try:
+        _require_unpacked(path)
         return torch.load(path, map_location="cpu", weights_only=True)
+    except SiclError:
+        raise
     except pickle.UnpicklingError as error:
         raise DataError(
             f"{path.name!r} is damaged or holds Python objects besides weights, which are not loaded from a "
             "pickle because that could run code; save its `state_dict()` alone."
         ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except Exception as error:  # a pickle is a program: a damaged one fails in any way
         raise DataError(
-            f"{path.name!r} is not a whole torch checkpoint ({reason}); fetch it again."
+            f"{path.name!r} is not a whole torch checkpoint ({reason(error)}); fetch it again."
         ) from error
+
+
+def _require_unpacked(path: Path) -> None:
+    """Raise `DataError` for a zip that unpacks to more than its size: torch stores weights as they are."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(info.file_size for info in archive.infolist())
+        if unpacked > path.stat().st_size:
+            raise DataError(
+                f"{path.name!r} unpacks to {unpacked:,} bytes, more than its size; it is not read."
+            )
 
 
 def clean_state(loaded: Any, path: Path) -> dict[str, Tensor]:
@@ -175,7 +234,7 @@ def infer_config(
         if found.startswith("vit")
         else ("conv1.weight", "fc.weight", 1)
     )
-    if stem not in state or head not in state:
+    if any(name not in state or state[name].ndim < 2 for name in (stem, head)):
         raise DataError(
             f"{source!r} has no tensors {stem!r} and {head!r}, which {found} has; give the right `arch`."
         )
@@ -185,22 +244,36 @@ def infer_config(
         )
     mean = parse_triple(metadata["mean"]) if "mean" in metadata else CIFAR10_MEAN
     std = parse_triple(metadata["std"]) if "std" in metadata else CIFAR10_STD
-    return ModelConfig(
-        arch=found,
-        width=state[stem].shape[0] // per_width,
-        n_classes=state[head].shape[0],
-        mean=mean,
-        std=std,
-    )
+    try:
+        config = ModelConfig(
+            arch=found,
+            width=state[stem].shape[0] // per_width,
+            n_classes=state[head].shape[0],
+            mean=mean,
+            std=std,
+        )
+    except OptionError as error:
+        raise DataError(f"{source!r} is damaged or of another network: {error}") from error
+    # Without memory first: a damaged width must not ask for all of it.
+    with torch.device("meta"):
+        require_fit(config.build(), state, source=source)
+    return config
 
 
 def _infer_arch(state: Mapping[str, Tensor], source: str) -> str:
     if "patch_embed.proj.weight" in state:
         return "vit_small"
-    blocks = {name.split(".")[0] + "." + name.split(".")[1] for name in state if name.startswith("layer")}
+    blocks = {".".join(name.split(".")[:2]) for name in state if name.startswith("layer")}
     depths = tuple(sum(block.startswith(f"layer{stage}.") for block in blocks) for stage in (1, 2, 3, 4))
     if depths in _DEPTHS:
-        return _DEPTHS[depths]
+        batch_norm = any(name.endswith("running_mean") for name in state)
+        return _DEPTHS[depths] if batch_norm else f"{_DEPTHS[depths]}_gn"
+    for pattern, example in _FAMILIES.items():
+        if any(re.match(pattern, name) for name in state):
+            raise DataError(
+                f"The names in {source!r} are those of another library's network; give `arch`, as "
+                f"arch={example!r} with the model's own name."
+            )
     raise DataError(
         f"The architecture of {source!r} is not clear from its tensors; give `arch`, one of "
         f"{', '.join(ARCHITECTURES)}, or a name such as 'timm:resnet50'."
@@ -208,11 +281,36 @@ def _infer_arch(state: Mapping[str, Tensor], source: str) -> str:
 
 
 def load_state(model: nn.Module, state: Mapping[str, Tensor], *, source: str) -> None:
-    """Copy `state` into `model`; every tensor must fit (BN batch counters may be absent).
+    """Copy `state` into `model`; every tensor must fit (BN batch counters may be absent) and be sound.
 
     Raises:
-        DataError: names or shapes differ.
+        DataError: names or shapes differ, or a value is NaN, infinite or no weight.
     """
+    require_fit(model, state, source=source)
+    for name, tensor in state.items():
+        if not _sound(name, tensor):
+            raise DataError(
+                f"{source!r} is damaged: {name!r} ({tensor.dtype}) has values that are NaN, infinite or no weight of a "
+                "trained network; fetch it again."
+            )
+    model.load_state_dict(dict(state), strict=False)
+
+
+def _sound(name: str, tensor: Tensor) -> bool:
+    """Say whether a tensor holds weights: dense, real, finite, of a sane size, and a variance not negative."""
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_complex():
+        return False
+    if tensor.numel() == 0 or name.endswith("num_batches_tracked"):
+        return True
+    low, high = (float(value) for value in tensor.detach().float().aminmax())
+    # NaN fails every comparison.
+    return (
+        low >= -LARGEST_WEIGHT and high <= LARGEST_WEIGHT and (low >= 0 or not name.endswith("running_var"))
+    )
+
+
+def require_fit(model: nn.Module, state: Mapping[str, Tensor], *, source: str) -> None:
+    """Raise `DataError` unless names and shapes of `state` are the model's (BN batch counters may be absent)."""
     own = model.state_dict()
     missing = [name for name in own if name not in state and not name.endswith("num_batches_tracked")]
     unexpected = [name for name in state if name not in own]
@@ -227,7 +325,6 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor], *, source: str) ->
                 f"{source!r} has {name!r} of shape {tuple(tensor.shape)}, {type(model).__name__} needs "
                 f"{tuple(own[name].shape)}; give the right `arch` and `n_classes`."
             )
-    model.load_state_dict(dict(state), strict=False)
 
 
 def _some(names: Sequence[str]) -> str:

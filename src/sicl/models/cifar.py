@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -15,20 +16,28 @@ CIFAR10_STD = (0.2470, 0.2435, 0.2616)
 CIFAR100_MEAN = (0.5071, 0.4865, 0.4409)
 CIFAR100_STD = (0.2673, 0.2564, 0.2762)
 
+Norm = Callable[[int], nn.Module]
+"""Makes the normalisation layer of so many channels."""
+
+
+def group_norm(n_channels: int) -> nn.Module:
+    """Return a group norm of eight groups (Wu and He, 2018), which does not look at other images."""
+    return nn.GroupNorm(math.gcd(8, n_channels), n_channels)
+
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a skip connection (He et al., 2016)."""
 
     expansion = 1
 
-    def __init__(self, n_in: int, n_mid: int, stride: int) -> None:
+    def __init__(self, n_in: int, n_mid: int, stride: int, norm: Norm = nn.BatchNorm2d) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(n_in, n_mid, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(n_mid)
+        self.bn1 = norm(n_mid)
         self.relu = nn.ReLU(inplace=True)
         self.conv2 = nn.Conv2d(n_mid, n_mid, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(n_mid)
-        self.downsample = _projection(n_in, n_mid, stride)
+        self.bn2 = norm(n_mid)
+        self.downsample = _projection(n_in, n_mid, stride, norm)
 
     def forward(self, features: Tensor) -> Tensor:
         out: Tensor = self.relu(self.bn1(self.conv1(features)))
@@ -43,17 +52,17 @@ class Bottleneck(nn.Module):
 
     expansion = 4
 
-    def __init__(self, n_in: int, n_mid: int, stride: int) -> None:
+    def __init__(self, n_in: int, n_mid: int, stride: int, norm: Norm = nn.BatchNorm2d) -> None:
         super().__init__()
         n_out = n_mid * self.expansion
         self.conv1 = nn.Conv2d(n_in, n_mid, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(n_mid)
+        self.bn1 = norm(n_mid)
         self.conv2 = nn.Conv2d(n_mid, n_mid, 3, stride, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(n_mid)
+        self.bn2 = norm(n_mid)
         self.conv3 = nn.Conv2d(n_mid, n_out, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(n_out)
+        self.bn3 = norm(n_out)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = _projection(n_in, n_out, stride)
+        self.downsample = _projection(n_in, n_out, stride, norm)
 
     def forward(self, features: Tensor) -> Tensor:
         out: Tensor = self.relu(self.bn1(self.conv1(features)))
@@ -64,10 +73,10 @@ class Bottleneck(nn.Module):
         return out
 
 
-def _projection(n_in: int, n_out: int, stride: int) -> nn.Sequential | None:
+def _projection(n_in: int, n_out: int, stride: int, norm: Norm) -> nn.Sequential | None:
     if stride == 1 and n_in == n_out:
         return None
-    return nn.Sequential(nn.Conv2d(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out))
+    return nn.Sequential(nn.Conv2d(n_in, n_out, 1, stride, bias=False), norm(n_out))
 
 
 class ResNet(nn.Module):
@@ -80,6 +89,7 @@ class ResNet(nn.Module):
         n_classes: size of the output.
         mean: per-channel mean taken from the images.
         std: per-channel standard deviation they are divided by.
+        norm: makes the normalisation layers, which keep the names `bn1`, `bn2`, `bn3`.
     """
 
     mean: Tensor
@@ -94,6 +104,7 @@ class ResNet(nn.Module):
         n_classes: int = 10,
         mean: Sequence[float] = CIFAR10_MEAN,
         std: Sequence[float] = CIFAR10_STD,
+        norm: Norm = nn.BatchNorm2d,
     ) -> None:
         super().__init__()
         require_positive(width=width, n_classes=n_classes)
@@ -101,13 +112,13 @@ class ResNet(nn.Module):
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
         self.conv1 = nn.Conv2d(3, width, 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
+        self.bn1 = norm(width)
         self.relu = nn.ReLU(inplace=True)
         out = block.expansion
-        self.layer1 = _stage(block, width, width, depths[0], 1)
-        self.layer2 = _stage(block, width * out, 2 * width, depths[1], 2)
-        self.layer3 = _stage(block, 2 * width * out, 4 * width, depths[2], 2)
-        self.layer4 = _stage(block, 4 * width * out, 8 * width, depths[3], 2)
+        self.layer1 = _stage(block, width, width, depths[0], 1, norm)
+        self.layer2 = _stage(block, width * out, 2 * width, depths[1], 2, norm)
+        self.layer3 = _stage(block, 2 * width * out, 4 * width, depths[2], 2, norm)
+        self.layer4 = _stage(block, 4 * width * out, 8 * width, depths[3], 2, norm)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(8 * width * out, n_classes)
         self._initialise()
@@ -125,10 +136,10 @@ class ResNet(nn.Module):
 
 
 def _stage(
-    block: type[BasicBlock] | type[Bottleneck], n_in: int, n_mid: int, depth: int, stride: int
+    block: type[BasicBlock] | type[Bottleneck], n_in: int, n_mid: int, depth: int, stride: int, norm: Norm
 ) -> nn.Sequential:
-    blocks = [block(n_in, n_mid, stride)]
-    blocks += [block(n_mid * block.expansion, n_mid, 1) for _ in range(depth - 1)]
+    blocks = [block(n_in, n_mid, stride, norm)]
+    blocks += [block(n_mid * block.expansion, n_mid, 1, norm) for _ in range(depth - 1)]
     return nn.Sequential(*blocks)
 
 
@@ -141,6 +152,18 @@ def resnet18(
 ) -> ResNet:
     """Return an untrained ResNet-18 with the CIFAR stem."""
     return ResNet(BasicBlock, (2, 2, 2, 2), width=width, n_classes=n_classes, mean=mean, std=std)
+
+
+def resnet18_gn(
+    *,
+    width: int = 64,
+    n_classes: int = 10,
+    mean: Sequence[float] = CIFAR10_MEAN,
+    std: Sequence[float] = CIFAR10_STD,
+) -> ResNet:
+    """Return an untrained ResNet-18 with the CIFAR stem and group norm in place of batch norm."""
+    shape = {"width": width, "n_classes": n_classes}
+    return ResNet(BasicBlock, (2, 2, 2, 2), **shape, mean=mean, std=std, norm=group_norm)
 
 
 def resnet50(
@@ -167,6 +190,7 @@ def resnet101(
 
 ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
+    "resnet18_gn": resnet18_gn,
     "resnet50": resnet50,
     "resnet101": resnet101,
     "vit_small": vit_small,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sicl.errors import DataError
+from sicl.errors import DataError, reason
 from sicl.models.checkpoint import load_state, save_checkpoint
 
 _STAGES = (("2", "abc"), ("3", "abcd"), ("4", "abcdef"), ("5", "abc"))
@@ -101,9 +102,9 @@ def load_keras_resnet50(path: Path | str) -> KerasResNet50:
     try:
         manifest = json.loads(read("model.json"))["weightsManifest"]
         weights = _read_weights(manifest, read)
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise DataError(
-            f"{path.name!r} holds no readable tfjs `model.json` ({error}); unpack it again."
+            f"{path.name!r} holds no readable tfjs `model.json` ({reason(error)}); unpack it again."
         ) from error
     model = KerasResNet50()
     load_state(model, _rename(weights, path), source=path.name)
@@ -131,7 +132,7 @@ def _reader(path: Path) -> Callable[[str], bytes]:
             raise DataError(
                 f"The folder {str(path)!r} has no `model.json`; give the folder of the tfjs export."
             )
-        return lambda name: _read_file(found[0].parent / name)
+        return lambda name: _read_file(found[0].parent / str(name).lstrip("/"))
     if not path.is_file():
         raise DataError(f"There is no tfjs export {str(path)!r}; give its folder or .tgz.")
     try:
@@ -139,12 +140,14 @@ def _reader(path: Path) -> Callable[[str], bytes]:
             members = {m.name: archive.extractfile(m) for m in archive.getmembers() if m.isfile()}
             contents = {Path(name).name: file.read() for name, file in members.items() if file is not None}
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise DataError(f"{path.name!r} is not a whole .tgz archive ({error}); fetch it again.") from error
+        raise DataError(
+            f"{path.name!r} is not a whole .tgz archive ({reason(error)}); fetch it again."
+        ) from error
     return lambda name: _member(contents, name, path)
 
 
 def _read_file(path: Path) -> bytes:
-    if not path.is_file():
+    if ".." in path.parts or not path.is_file():
         raise DataError(f"The tfjs export lacks {path.name!r} in {str(path.parent)!r}; unpack it again.")
     return path.read_bytes()
 
@@ -165,8 +168,8 @@ def _read_weights(
         for entry in group["weights"]:
             if entry["dtype"] != "float32" or "quantization" in entry:
                 raise DataError(f"The tfjs weight {entry['name']!r} must be float32, got {entry['dtype']}.")
-            count = int(np.prod(entry["shape"]))
-            if offset + 4 * count > len(data):
+            count = math.prod(entry["shape"])
+            if count < 0 or offset + 4 * count > len(data):
                 raise DataError(f"The tfjs shards end before {entry['name']!r}; fetch the export again.")
             values = np.frombuffer(data, dtype="<f4", count=count, offset=offset)
             weights[entry["name"]] = values.reshape(entry["shape"])

@@ -1,14 +1,15 @@
-"""A small vision transformer for 32-pixel images, with timm's parameter names."""
+"""Plain vision transformers with timm's parameter names: a small one for 32 pixels, and any that a file holds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sicl.errors import OptionError, require_positive
+from sicl.errors import InputError, OptionError, require_positive
 
 
 class PatchEmbed(nn.Module):
@@ -76,6 +77,7 @@ class VisionTransformer(nn.Module):
 
     Args:
         image_size: height and width of the images.
+        enlarge: take smaller (or larger) images too, and bring them to `image_size` by bicubic interpolation.
         patch: height and width of a patch; divides `image_size`.
         dim: size of a token; a multiple of `n_heads`.
         depth: number of blocks.
@@ -99,8 +101,10 @@ class VisionTransformer(nn.Module):
         n_classes: int,
         mean: Sequence[float],
         std: Sequence[float],
+        enlarge: bool = False,
     ) -> None:
         super().__init__()
+        self.image_size, self.enlarge = image_size, enlarge
         require_positive(image_size=image_size, patch=patch, dim=dim, depth=depth, n_classes=n_classes)
         if image_size % patch:
             raise OptionError(f"`patch` must divide `image_size` = {image_size}, got {patch}.")
@@ -125,11 +129,23 @@ class VisionTransformer(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        tokens = self.patch_embed((images - self.mean) / self.std)
+        tokens = self.patch_embed((self._sized(images) - self.mean) / self.std)
         tokens = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], dim=1)
         tokens = self.norm(self.blocks(self.norm_pre(tokens + self.pos_embed)))
         logits: Tensor = self.head(tokens[:, 0])
         return logits
+
+    def _sized(self, images: Tensor) -> Tensor:
+        if images.shape[-2:] == (self.image_size, self.image_size):
+            return images
+        if not self.enlarge:
+            raise InputError(
+                f"The model takes images of {self.image_size} x {self.image_size} pixels, got "
+                f"{' x '.join(str(side) for side in images.shape[-2:])}; resize them with `model.preprocess`."
+            )
+        side = (self.image_size, self.image_size)
+        # Cubic curves overshoot at edges; the network was trained on images that stay in [0, 1].
+        return F.interpolate(images, side, mode="bicubic", align_corners=False).clamp(0.0, 1.0)
 
 
 def vit_small(
@@ -143,4 +159,36 @@ def vit_small(
     require_positive(width=width)
     return VisionTransformer(
         image_size=32, patch=4, dim=6 * width, depth=12, n_heads=6, n_classes=n_classes, mean=mean, std=std
+    )
+
+
+def vit_of(
+    state: Mapping[str, Tensor], *, mean: Sequence[float], std: Sequence[float], enlarge: bool
+) -> VisionTransformer | None:
+    """Return an untrained network that a plain ViT's tensors fit into, else None.
+
+    The image's size follows from the number of positions, the heads have 64 channels each as in every published
+    ViT of this kind.
+
+    Args:
+        state: tensors under timm's names.
+        mean: per-channel mean taken from the images.
+        std: per-channel standard deviation they are divided by.
+        enlarge: as for `VisionTransformer`.
+    """
+    names = ("patch_embed.proj.weight", "pos_embed", "cls_token", "head.weight", "blocks.0.attn.qkv.bias")
+    if not all(name in state for name in names):
+        return None
+    dim, _, patch, _ = state["patch_embed.proj.weight"].shape
+    grid = math.isqrt(state["pos_embed"].shape[1] - 1)
+    return VisionTransformer(
+        image_size=grid * patch,
+        patch=patch,
+        dim=dim,
+        depth=1 + max(int(name.split(".")[1]) for name in state if name.startswith("blocks.")),
+        n_heads=dim // 64,
+        n_classes=state["head.weight"].shape[0],
+        mean=mean,
+        std=std,
+        enlarge=enlarge,
     )

@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from sicl.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS
 from sicl.data.dataset import CLEAN, Dataset
 from sicl.data.images import Positions
 from sicl.errors import InputError, OptionError, require_between, require_choice, require_positive
+from sicl.spec import Spec
 from sicl.streams.order import dirichlet_order
 from sicl.streams.plan import OOD_PREFIX, Plan
 
@@ -28,7 +29,7 @@ DOMAINS = (CLEAN, *CORRUPTIONS, *VALIDATION_CORRUPTIONS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stream(ABC):
+class Stream(Spec, ABC):
     """An order over a data set's corrupted images; `open()` makes it a sequence of batches."""
 
     @property
@@ -86,14 +87,13 @@ class Ordered(Stream):
     severity: int = 5
     batch_size: int = 64
     seed: int = 0
-    order: str = "iid"
+    order: Literal["iid", "label"] = "iid"
     label_gamma: float = 0.1
     corruption_seed: int = 0
 
     def __post_init__(self) -> None:
         require_between(1, 5, severity=self.severity)
         require_positive(batch_size=self.batch_size, label_gamma=self.label_gamma)
-        require_choice(("iid", "label"), order=self.order)
         require_between(0, 2**63 - 1, seed=self.seed, corruption_seed=self.corruption_seed)
 
     @property
@@ -123,8 +123,8 @@ class Ordered(Stream):
 
 def require_corruptions(names: Sequence[str], argument: str) -> None:
     """Raise `OptionError` unless `names` are one or more different known corruptions."""
-    if not isinstance(names, tuple) or not names:
-        raise OptionError(f"`{argument}` must be a tuple of at least one corruption name, got {names!r}.")
+    if not names:
+        raise OptionError(f"`{argument}` must be a tuple of at least one corruption name, got none.")
     for name in names:
         require_choice(DOMAINS, **{argument: name})
     if len(set(names)) < len(names):

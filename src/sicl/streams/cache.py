@@ -1,10 +1,16 @@
-"""Keep made corruptions as bytes, in memory or on disk, so that five methods make them once."""
+"""Keep made corruptions as bytes, in memory or on disk, so that five methods make them once.
+
+On disk an array's name ends in a checksum of its pixels, which is verified before they are used.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import os
+import re
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,7 +20,7 @@ import numpy as np
 
 from sicl.data.dataset import Dataset
 from sicl.data.images import Positions, Uint8Images
-from sicl.data.npy import map_npy, write_npy
+from sicl.data.npy import map_npy, sync_folder, write_npy
 from sicl.errors import DataError, require_positive
 
 
@@ -32,6 +38,7 @@ class ImageCache:
     max_bytes: int = 4 * 2**30
     _memory: OrderedDict[str, Uint8Images] = field(default_factory=OrderedDict, repr=False)
     _mapped: dict[str, Uint8Images] = field(default_factory=dict, repr=False)
+    _checksums: dict[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         require_positive(max_bytes=self.max_bytes)
@@ -39,6 +46,10 @@ class ImageCache:
     def get(self, key: str, shape: tuple[int, ...], make: Callable[[], Iterable[Uint8Images]]) -> Uint8Images:
         """Return the array under `key`, making it from chunks if it is new."""
         return self._from_disk(key, shape, make) if self.folder else self._from_memory(key, shape, make)
+
+    def checksum(self, key: str) -> str | None:
+        """Return the checksum of the pixels under `key`, once they have been used."""
+        return self._checksums.get(key)
 
     def _from_memory(
         self, key: str, shape: tuple[int, ...], make: Callable[[], Iterable[Uint8Images]]
@@ -48,6 +59,7 @@ class ImageCache:
             array = np.empty(shape, np.uint8)
             for start, rows in _numbered(make()):
                 array[start : start + len(rows)] = rows
+            self._checksums[key] = _checksum(array)
         self._memory[key] = array
         while sum(kept.nbytes for kept in self._memory.values()) > self.max_bytes:
             self._memory.popitem(last=False)
@@ -59,19 +71,45 @@ class ImageCache:
         assert self.folder is not None
         if key in self._mapped:
             return self._mapped[key]
-        path = self.folder / f"{key}.npy"
-        if path.is_file():
-            os.utime(path)
-        else:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_npy(path, shape, _numbered(make()))
-            self._evict(keep=path)
-        try:
-            array = self._mapped[key] = map_npy(path).view(np.uint8)
-        except DataError:
+        for path in sorted(self.folder.glob(f"{glob.escape(key)}.????????????????.npy")):
+            # Zeroed blocks and flipped bits have the right length; images that are not what was made are made again.
+            with contextlib.suppress(DataError):
+                return self._map(key, shape, path)
             path.unlink(missing_ok=True)
-            return self._from_disk(key, shape, make)
+        path = self._write(key, shape, make)
+        self._evict(keep=path)
+        return self._map(key, shape, path)
+
+    def _map(self, key: str, shape: tuple[int, ...], path: Path) -> Uint8Images:
+        array = map_npy(path).view(np.uint8)
+        found = _checksum(array)
+        if array.shape != shape or path.name != f"{key}.{found}.npy":
+            raise DataError(f"`{path}` does not hold the images it was written with; remove it.")
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        self._checksums[key] = found
+        self._mapped[key] = array
         return array
+
+    def _write(self, key: str, shape: tuple[int, ...], make: Callable[[], Iterable[Uint8Images]]) -> Path:
+        assert self.folder is not None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256()
+
+        def pieces() -> Iterator[tuple[int, Uint8Images]]:
+            for start, rows in _numbered(make()):
+                digest.update(np.ascontiguousarray(rows).data)
+                yield start, rows
+
+        aside = self.folder / f"{key}.{os.getpid()}-{threading.get_ident()}.new"
+        try:
+            write_npy(aside, shape, pieces())
+            path = self.folder / f"{key}.{digest.hexdigest()[:16]}.npy"
+            aside.replace(path)
+            sync_folder(self.folder)
+        finally:
+            aside.unlink(missing_ok=True)
+        return path
 
     def _evict(self, keep: Path) -> None:
         assert self.folder is not None
@@ -98,7 +136,8 @@ def domain_key(dataset: Dataset, corruption: str, severity: int, seed: int, posi
     """Name one domain's array: equal exactly when the images would be."""
     digest = hashlib.sha256(f"{dataset.fingerprint} {corruption} {severity} {seed} {_code()}".encode())
     digest.update(positions.tobytes())
-    return f"{dataset.name.replace(':', '-').replace('/', '-')}-{corruption}-{severity}-{digest.hexdigest()[:20]}"
+    word = re.sub(r"[^A-Za-z0-9._-]+", "-", dataset.name)[:60]
+    return f"{word}-{corruption}-{severity}-{digest.hexdigest()[:20]}"
 
 
 def _code() -> str:
@@ -110,6 +149,10 @@ def _code() -> str:
         for path in sorted(Path(folder).rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _checksum(array: Uint8Images) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:16]
 
 
 def _numbered(chunks: Iterable[Uint8Images]) -> Iterator[tuple[int, Uint8Images]]:

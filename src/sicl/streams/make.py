@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -29,7 +28,7 @@ def make_stream(name: str, /, **options: Any) -> Stream:
     """
     require_choice(STREAMS, stream=name)
     if name != "noisy" or isinstance(options.get("base"), Stream):
-        return STREAMS[name](**_known(name, _frozen(options)))
+        return STREAMS[name](**_known(name, options))
     own = {key: options.pop(key) for key in ("ood", "share") if key in options}
     return Noisy(base=make_stream(options.pop("base", "benign"), **options), **own)
 
@@ -42,7 +41,3 @@ def _known(name: str, options: dict[str, Any]) -> dict[str, Any]:
                 f"the stream {name!r} has no option {option!r}; it has {', '.join(known)}.{nearest(option, known)}"
             )
     return options
-
-
-def _frozen(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}

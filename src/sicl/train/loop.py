@@ -77,7 +77,7 @@ class _Run:
         """Run one epoch (counted from 0) and return the mean loss."""
         spec, device = self.spec, self.padded.device
         # Seeded anew each epoch: a resumed run needs no random state from the killed one.
-        generator = torch.Generator(device).manual_seed(spec.seed * 1_000_003 + epoch)
+        generator = torch.Generator(device).manual_seed((spec.seed * 1_000_003 + epoch) % 2**63)
         rng = np.random.default_rng([spec.seed, epoch])
         order = torch.randperm(len(self.labels), generator=generator, device=device)
         self.model.train()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ def read_resume(
     try:
         saved = torch.load(path, map_location=device, weights_only=True)
         found, state, history = saved["key"], saved["state"], saved["history"]
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError, TypeError) as error:
+    except Exception as error:  # a pickle is a program: a damaged one fails in any way
         raise DataError(f"The resume file {path.name!r} is damaged; delete it to start anew.") from error
     if found != key:
         raise OptionError(

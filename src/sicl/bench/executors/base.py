@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from sicl.bench.plan.cell import Cell
+from sicl.errors import SetupError
 
 if TYPE_CHECKING:
     from sicl.bench.run.run import Outcome, Progress
     from sicl.bench.run.shelf import Shelf
+
+
+MOST_THREADS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +36,26 @@ class Settings:
     predictions: bool = False
     cache: str | None = None
     threads: int | None = None
+
+    def check(self) -> None:
+        """Refuse settings with which no cell could run, before any does.
+
+        Raises:
+            SetupError: what is wrong.
+        """
+        if self.threads is not None and not 0 < self.threads <= MOST_THREADS:
+            raise SetupError(f"`threads` must lie in [1, {MOST_THREADS}], got {self.threads}.")
+        for name in ("data", "cache"):
+            given = getattr(self, name)
+            if given is not None and os.path.exists(given) and not os.path.isdir(given):
+                raise SetupError(f"`{name}` must be a folder, got the file `{given}`.")
+        if self.cache is not None:
+            try:
+                os.makedirs(self.cache, exist_ok=True)
+                with tempfile.TemporaryFile(dir=self.cache):
+                    pass
+            except (OSError, ValueError) as error:
+                raise SetupError(f"`cache` cannot be used: {error}; give another folder.") from error
 
     def shelf(self, worker: int = 0) -> Shelf:
         """Return an empty shelf for one worker, in the worker's own process."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from sicl.bench.executors.base import Executor
 from sicl.bench.executors.inline import Inline
 from sicl.bench.executors.processes import Processes
@@ -19,6 +21,7 @@ def make_executor(
     gpus: float | None = None,
     cpus: float = 1.0,
     retries: int = 2,
+    cell_timeout: float | None = None,
 ) -> Executor:
     """Return an executor; without a name, `workers` decides between this process and several.
 
@@ -28,17 +31,25 @@ def make_executor(
         address: of the Ray cluster ("auto", "host:6379", "ray://host:10001"); None starts a local one.
         gpus: the share of a GPU that a cell takes on a Ray cluster. None: 1 on a GPU device, else 0.
         cpus: CPUs a cell takes on a Ray cluster.
-        retries: how often a cell is tried again after its worker was lost.
+        retries: how often a cell is tried again after its worker was lost or took too long.
+        cell_timeout: seconds a cell may take; needs a worker that can be ended, so not this process.
     """
-    chosen = name or ("processes" if workers is not None and workers > 1 else "inline")
+    several = cell_timeout is not None or (workers is not None and workers > 1)
+    chosen = name or ("processes" if several else "inline")
     require_choice(EXECUTORS, executor=chosen)
     require_positive(workers=1 if workers is None else workers)
     if retries < 0:
         raise OptionError(f"`retries` must be >= 0, got {retries!r}.")
+    if cell_timeout is not None and not 0 < cell_timeout < math.inf:
+        raise OptionError(f"`cell_timeout` must be > 0 seconds, got {cell_timeout!r}.")
     if chosen == "inline":
+        if cell_timeout is not None:
+            raise OptionError('`cell_timeout` needs a worker that can be ended; use executor "processes".')
         if workers not in (None, 1):
             raise OptionError(f'`workers` must be 1 with executor "inline", got {workers}; use "processes".')
         return Inline()
     if chosen == "processes":
-        return Processes(workers=workers or 1, retries=retries)
-    return RayCluster(workers=workers, address=address, gpus=gpus, cpus=cpus, retries=retries)
+        return Processes(workers=workers or 1, retries=retries, cell_timeout=cell_timeout)
+    return RayCluster(
+        workers=workers, address=address, gpus=gpus, cpus=cpus, retries=retries, cell_timeout=cell_timeout
+    )

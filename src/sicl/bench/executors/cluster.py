@@ -6,12 +6,16 @@ import importlib.util
 import logging
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +61,7 @@ def connect(ray: Any, address: str | None) -> None:
     if address is not None:
         require_answer(address)
     options: dict[str, Any] = {} if address else {"include_dashboard": False}
+    ours = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(
             # Without "local" Ray would join, or wait for, whatever cluster this machine last had.
@@ -69,6 +74,9 @@ def connect(ray: Any, address: str | None) -> None:
         )
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise OptionError(_refusal(address or "local", str(error))) from error
+    finally:
+        if ours is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, ours)  # Ray puts in its own, which ends without a word.
 
 
 def require_answer(address: str) -> None:
@@ -83,6 +91,29 @@ def require_answer(address: str) -> None:
     problem = _ask(address, PATIENCE_S)
     if problem is not None:
         raise OptionError(_refusal(address, problem))
+
+
+def is_here(ray: Any) -> bool:
+    """Say whether the cluster is there, and knows the machine this process joined it from as alive."""
+    alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    try:
+        return ray.get_runtime_context().get_node_id() in alive
+    except (AttributeError, RuntimeError):  # Ray's client is on no machine of the cluster.
+        return bool(alive)
+
+
+def bounded(ask: Callable[[], bool], patience: float = 10.0) -> bool:
+    """Return what a question to the cluster is answered with; False if it fails or takes too long."""
+    answers: list[bool] = []
+
+    def put() -> None:
+        with suppress(Exception):
+            answers.append(ask())
+
+    asking = threading.Thread(target=put, daemon=True)
+    asking.start()
+    asking.join(patience)
+    return bool(answers and answers[0])
 
 
 def own_paths() -> list[str]:

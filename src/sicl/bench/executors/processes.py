@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -14,6 +15,10 @@ from sicl.bench.executors.base import Emit, Finished, Settings, Started, Stepped
 from sicl.bench.executors.lost import lost_cell, often
 from sicl.bench.plan.cell import Cell
 from sicl.bench.run.device import choose_device
+from sicl.errors import SetupError
+
+START_S = 120.0
+"""How long a worker may take to start."""
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -24,11 +29,13 @@ class Processes:
 
     Args:
         workers: how many.
-        retries: how often a cell is tried again after its worker died.
+        retries: how often a cell is tried again after its worker died or took too long.
+        cell_timeout: seconds a cell may take once its worker is there; None: as long as it likes.
     """
 
     workers: int = 2
     retries: int = 2
+    cell_timeout: float | None = None
 
     def check(self, settings: Settings) -> None:
         """Refuse a device that is not here."""
@@ -40,7 +47,7 @@ class Processes:
         threads = settings.threads or share_of_threads(count)
         # A device that is not here is one sentence now, not a failure of every cell.
         settings = replace(settings, threads=threads, device=choose_device(settings.device))
-        _Pool(list(cells), settings, emit, self.retries).run(count)
+        _Pool(list(cells), settings, emit, self.retries, self.cell_timeout).run(count)
 
 
 def share_of_threads(workers: int) -> int:
@@ -56,7 +63,10 @@ def share_of_threads(workers: int) -> int:
 class _Pool:
     """Hands cells to workers, one each, and replaces workers that die."""
 
-    def __init__(self, cells: list[Cell], settings: Settings, emit: Emit, retries: int) -> None:
+    def __init__(
+        self, cells: list[Cell], settings: Settings, emit: Emit, retries: int, limit: float | None
+    ) -> None:
+        self._limit = limit
         self._waiting = cells[::-1]
         self._settings = settings
         self._emit = emit
@@ -70,9 +80,10 @@ class _Pool:
                 self._workers[index] = _Worker(index, self._settings)
                 self._hand_out(index)
             while self._workers:
-                for connection in wait([worker.connection for worker in self._workers.values()]):
+                for connection in wait([w.connection for w in self._workers.values()], self._patience()):
                     index = next(i for i, w in self._workers.items() if w.connection is connection)
                     self._receive(index)
+                self._end_late()
         finally:
             for worker in self._workers.values():
                 worker.kill()
@@ -87,6 +98,18 @@ class _Pool:
         assert worker.cell is not None
         self._emit(Started(worker.cell, index))
 
+    def _patience(self) -> float | None:
+        """Return the seconds until the next cell is late."""
+        if self._limit is None:
+            return None
+        first = min(worker.begun for worker in self._workers.values())
+        return max(0.0, first + self._limit - time.monotonic())
+
+    def _end_late(self) -> None:
+        for index, worker in list(self._workers.items()):
+            if self._limit is not None and time.monotonic() - worker.begun > self._limit:
+                self._replace(index, f"it took longer than {self._limit:g} s")
+
     def _receive(self, index: int) -> None:
         worker = self._workers[index]
         assert worker.cell is not None
@@ -94,6 +117,11 @@ class _Pool:
             kind, content = worker.connection.recv()
         except (EOFError, OSError):  # OSError: it died in the middle of a message.
             self._replace(index)
+            return
+        if kind == "fault":
+            raise SetupError(f"a worker cannot start: {content}")
+        if kind == "begun":
+            worker.begun = time.monotonic()
             return
         if kind == "step":
             self._emit(Stepped(worker.cell, index, content))
@@ -105,8 +133,8 @@ class _Pool:
         else:
             self._hand_out(index)
 
-    def _replace(self, index: int) -> None:
-        """A worker died in the middle of a cell: try the cell again in a new one, but not for ever."""
+    def _replace(self, index: int, late: str | None = None) -> None:
+        """A worker died in the middle of a cell, or is late: try the cell again in a new one, but not for ever."""
         worker = self._workers[index]
         cell, code = worker.cell, worker.kill()
         assert cell is not None
@@ -114,7 +142,8 @@ class _Pool:
         if lost <= self._retries:
             self._waiting.append(cell)
         else:
-            reason = f"its worker died {often(lost)} (exit code {code})"
+            cause = "" if late else f" (exit code {code})"
+            reason = f"{late or 'its worker died'} {often(lost)}{cause}"
             self._emit(Finished(cell, index, lost_cell(cell, reason)))
         self._renew(index)
 
@@ -133,6 +162,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
         self.cell: Cell | None = None
+        self.begun = time.monotonic()
         self.process = context.Process(
             target=_work, args=(other, index, settings), name=f"sicl-{index}", daemon=True
         )
@@ -142,7 +172,8 @@ class _Worker:
         other.close()
 
     def start(self, cell: Cell) -> None:
-        self.cell = cell
+        # Until it says that it has begun: a new worker has first to import torch.
+        self.cell, self.begun = cell, time.monotonic() + START_S
         # A worker that has died meanwhile is seen, and replaced, when the pool next listens to it.
         with suppress(OSError):
             self.connection.send(cell)
@@ -164,15 +195,23 @@ def _work(connection: Connection, index: int, settings: Settings) -> None:
     """The life of a worker: take a cell, tell its progress, give its outcome, until there are no more."""
     import signal
 
-    # Ctrl-C reaches the whole group; the parent decides, and ends its workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C and a closed terminal reach the whole group; the parent decides, and ends its workers.
+    for name in ("SIGINT", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     from sicl.bench.run.run import run_cell
 
-    shelf = settings.shelf(index)
+    try:
+        shelf = settings.shelf(index)
+    except Exception as error:
+        with suppress(OSError):
+            connection.send(("fault", f"{type(error).__name__}: {error}"))
+        return
     teller = _Teller(connection)
     while (cell := _next(connection)) is not None:
-        outcome = run_cell(cell, shelf, predictions=settings.predictions, on_batch=teller.step)
         try:
+            connection.send(("begun", None))
+            outcome = run_cell(cell, shelf, predictions=settings.predictions, on_batch=teller.step)
             connection.send(("done", outcome))
         except (BrokenPipeError, ConnectionResetError):  # The parent was killed; nobody wants this any more.
             return
@@ -194,8 +233,6 @@ class _Teller:
         self._last = 0.0
 
     def step(self, progress: Any) -> None:
-        import time
-
         now = time.monotonic()
         if now - self._last > 0.2:
             self._last = now

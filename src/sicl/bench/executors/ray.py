@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sicl.bench.executors.base import Emit, Finished, Settings, Started
-from sicl.bench.executors.cluster import connect, import_ray
+from sicl.bench.executors.cluster import bounded, connect, import_ray, is_here
 from sicl.bench.executors.lost import lost_cell, often
 from sicl.bench.plan.cell import Cell
-from sicl.errors import OptionError, SiclError, require_positive
+from sicl.errors import OptionError, SetupError, require_positive
 
 if TYPE_CHECKING:
     from sicl.bench.run.run import Outcome
 
 GROWTH_S = 900.0
 """How long a cluster without room may take to grow."""
+
+BEAT_S, SILENCE_S = 5.0, 15.0
+"""How often the cluster is looked at, and how long it may be silent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +37,8 @@ class RayCluster:
             None starts one on this machine. A cluster that was there is left running.
         gpus: the share of a GPU that a cell takes, up to 1. None: 1 on a GPU device, else 0.
         cpus: CPUs a cell takes.
-        retries: how often a cell is tried again after its worker was lost.
+        retries: how often a cell is tried again after its worker was lost or took too long.
+        cell_timeout: seconds a cell may take once its worker is there; None: as long as it likes.
     """
 
     workers: int | None = None
@@ -40,6 +46,7 @@ class RayCluster:
     gpus: float | None = None
     cpus: float = 1.0
     retries: int = 2
+    cell_timeout: float | None = None
 
     def __post_init__(self) -> None:
         require_positive(cpus=self.cpus)
@@ -63,7 +70,7 @@ class RayCluster:
             room = _room(nodes, needs)
             if not room and self.workers is None:
                 raise OptionError(_no_room(needs))
-            pool = _Pool(ray, list(cells), settings, emit, needs, self.retries)
+            pool = _Pool(ray, list(cells), settings, emit, needs, self.retries, self.cell_timeout)
             pool.run(min(self.workers or room, len(cells)), patience=None if room else GROWTH_S)
         finally:
             if mine:
@@ -100,6 +107,7 @@ class _Pool:
         emit: Emit,
         needs: dict[str, float],
         retries: int,
+        limit: float | None,
     ) -> None:
         self._ray = ray
         self._waiting = cells[::-1]
@@ -111,8 +119,9 @@ class _Pool:
         self._actor = ray.remote(_Actor).options(
             num_cpus=needs["CPU"], num_gpus=needs["GPU"], max_restarts=0, max_task_retries=0
         )
+        self._limit = limit
         self._lost: dict[str, int] = {}
-        self._running: dict[Any, tuple[int, Any, Cell]] = {}
+        self._running: dict[Any, _Task] = {}
 
     def run(self, count: int, patience: float | None) -> None:
         actors = [self._actor.remote(index, self._settings) for index in range(count)]
@@ -123,20 +132,45 @@ class _Pool:
         for index in range(count):
             # The list must not keep an actor that has nothing more to do: its place may be wanted.
             self._hand_out(index, actors.pop(0))
+        seen, beat = time.monotonic(), min(BEAT_S, self._limit or BEAT_S)
         while self._running:
-            ready, _ = self._ray.wait(list(self._running), num_returns=1)
-            self._receive(ready[0])
+            # Never without a limit: a cluster that is gone does not say so, it only answers no more.
+            ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=beat)
+            for result in ready:
+                self._receive(result)
+            self._end_late()
+            if ready or bounded(lambda: is_here(self._ray)):
+                seen = time.monotonic()
+            elif time.monotonic() - seen > SILENCE_S:
+                raise SetupError(
+                    "the Ray cluster does not answer any more, or this machine is no longer part of it; start it again "
+                    "(`ray status` says how it is), and the same command goes on where it stopped."
+                )
+
+    def _end_late(self) -> None:
+        """End the workers that have been at their cell for too long."""
+        for result, task in list(self._running.items()):
+            if task.begun is None and self._ray.wait([task.ready], timeout=0)[0]:
+                task.begun = time.monotonic()
+            late = task.begun is not None and time.monotonic() - task.begun > (self._limit or math.inf)
+            if late:
+                reason = f"it took longer than {self._limit:g} s"
+                self._settle(self._running.pop(result), self._again(task.cell, reason))
 
     def _receive(self, result: Any) -> None:
-        index, actor, cell = self._running.pop(result)
-        outcome = self._outcome(result, cell)
+        task = self._running.pop(result)
+        self._settle(task, self._outcome(result, task.cell))
+
+    def _settle(self, task: _Task, outcome: Outcome | None) -> None:
+        """Tell what came of a cell, and give its worker, or a new one, the next."""
+        actor = task.actor
         if outcome is not None:
-            self._emit(Finished(cell, index, outcome))
+            self._emit(Finished(task.cell, task.index, outcome))
         if outcome is None or outcome.spent:
             # A worker that Ray has lost sight of may still be at its cell.
             self._ray.kill(actor)
-            actor = self._actor.remote(index, self._settings) if self._waiting else None
-        self._hand_out(index, actor)
+            actor = self._actor.remote(task.index, self._settings) if self._waiting else None
+        self._hand_out(task.index, actor)
 
     def _outcome(self, result: Any, cell: Cell) -> Outcome | None:
         """Return what came of a cell; None if its worker was lost and it is to be run again."""
@@ -144,19 +178,35 @@ class _Pool:
             outcome: Outcome = self._ray.get(result)
         except self._ray.exceptions.RayError as error:
             if getattr(error, "actor_init_failed", False):
-                raise SiclError(_no_start(error)) from error
-            lost = self._lost[cell.id] = self._lost.get(cell.id, 0) + 1
-            if lost <= self._retries:
-                self._waiting.append(cell)
-                return None
-            return replace(lost_cell(cell, f"its worker was lost {often(lost)} ({_last(error)})"), spent=True)
+                raise SetupError(_no_start(error)) from error
+            return self._again(cell, "its worker was lost", f" ({_last(error)})")
         return outcome
+
+    def _again(self, cell: Cell, reason: str, cause: str = "") -> Outcome | None:
+        """Put a cell back, or give it up after its retries."""
+        lost = self._lost[cell.id] = self._lost.get(cell.id, 0) + 1
+        if lost <= self._retries:
+            self._waiting.append(cell)
+            return None
+        return replace(lost_cell(cell, f"{reason} {often(lost)}{cause}"), spent=True)
 
     def _hand_out(self, index: int, actor: Any) -> None:
         if self._waiting:
             cell = self._waiting.pop()
-            self._running[actor.run.remote(cell)] = (index, actor, cell)
+            ready = actor.ready.remote()
+            self._running[actor.run.remote(cell)] = _Task(index, actor, cell, ready)
             self._emit(Started(cell, index))
+
+
+@dataclass
+class _Task:
+    """A cell that a worker has; `begun` when the worker was there to begin it."""
+
+    index: int
+    actor: Any
+    cell: Cell
+    ready: Any
+    begun: float | None = None
 
 
 class _Actor:

@@ -9,7 +9,13 @@ from typing import Any
 from sicl.bench.paper.reliability import over_time_and_reliability
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.beside import beside, beside_by_corruption
+from sicl.bench.tables.layout import corruption_tables, main_table
 from sicl.bench.tables.sheets import Pick, Sheet, pivot
+
+COMPONENTS = ("mean only", "std only", "mixstyle", "style votes")
+RELAXATIONS = ("style votes", "sicl_paper", "style votes, guard")
+DEFAULTS = ("sicl", "sicl, no mirror", "sicl, no content", "sicl, no style", "sicl, no guard")
+NUMBERED = "style votes, N = "
 
 
 def sheets(preset: str, records: Sequence[Record], folder: Path) -> list[Sheet]:
@@ -35,10 +41,6 @@ def _calibrator(record: Record, name: str, row: dict[str, Any]) -> str:
     return name
 
 
-def _setting(record: Record, name: str, row: dict[str, Any]) -> str:
-    return f"{record.stream} / {record.dataset} / {record.model} / {record.method}"
-
-
 def _corruption(record: Record, name: str, row: dict[str, Any]) -> str | None:
     return record.corruption
 
@@ -48,35 +50,19 @@ def _method(record: Record, name: str, row: dict[str, Any]) -> str:
 
 
 def _tables(records: Sequence[Record], folder: Path) -> list[Sheet]:
-    """The main table: ECE and accuracy by setting, then every number beside the printed one."""
-    ece = pivot(
-        records,
-        name="ece",
-        title="Cumulative ECE, %",
-        row=("setting", _setting),
-        column=_calibrator,
-        value=_percent("cumulative_ece"),
-    )
-    return [ece, *beside(records)]
+    """The main table as the paper prints it, then every number beside the printed one."""
+    return [*main_table(records), *beside(records)]
 
 
 def _by_corruption(records: Sequence[Record], folder: Path) -> list[Sheet]:
-    """A table by corruption: one sheet a method."""
-    found = []
-    for method in dict.fromkeys(record.method for record in records):
-        part = [record for record in records if record.method == method]
-        found.append(
-            pivot(
-                part,
-                name=f"ece-{method}",
-                title=f"{method}: cumulative ECE by corruption, %",
-                row=("corruption", _corruption),
-                column=_calibrator,
-                value=_percent("cumulative_ece"),
-            )
-        )
-        found += beside_by_corruption(part, method)
-    return [*found, *beside(records)]
+    """A table by corruption as the paper prints it, then every number beside the printed one."""
+    methods = dict.fromkeys(record.method for record in records)
+    beside_each = [
+        sheet
+        for method in methods
+        for sheet in beside_by_corruption([r for r in records if r.method == method], method)
+    ]
+    return [*corruption_tables(records), *beside(records), *beside_each]
 
 
 def _perturbations(records: Sequence[Record], folder: Path) -> list[Sheet]:
@@ -99,20 +85,47 @@ def _perturbations(records: Sequence[Record], folder: Path) -> list[Sheet]:
     return made
 
 
-def _by_method(title: str) -> Callable[[Sequence[Record], Path], list[Sheet]]:
-    def make(records: Sequence[Record], folder: Path) -> list[Sheet]:
-        return [
-            pivot(
-                records,
-                name="ece",
-                title=title,
-                row=("calibrator", _calibrator),
-                column=_method,
-                value=_percent("cumulative_ece"),
-            )
-        ]
+def _some(records: Sequence[Record], name: str, title: str, labels: Sequence[str]) -> Sheet:
+    """Return the cumulative ECE of some calibrators, by method."""
+    sheet = pivot(
+        records,
+        name=name,
+        title=f"{title}: cumulative ECE, %",
+        row=("method", _method),
+        column=lambda record, label, row: label if label in labels else None,
+        value=_percent("cumulative_ece"),
+    )
+    order = [sheet.columns.index(label) for label in labels if label in sheet.columns]
+    rows = tuple((name, tuple(row[i] for i in order)) for name, row in sheet.rows)
+    return Sheet(
+        name, sheet.title, "method", tuple(sheet.columns[i] for i in order), rows, sheet.note, best="row"
+    )
 
-    return make
+
+def _ablations(records: Sequence[Record], folder: Path) -> list[Sheet]:
+    """Components, relaxation and number of variants of the printed votes, and the parts of our default."""
+
+    def variants(record: Record, name: str, row: dict[str, Any]) -> int | None:
+        if name == "style votes":
+            return 20
+        return int(name.removeprefix(NUMBERED)) if name.startswith(NUMBERED) else None
+
+    numbered = pivot(
+        records,
+        name="variants",
+        title="(c) Number of variants N: cumulative ECE, %",
+        row=("N", variants),
+        column=_method,
+        value=_percent("cumulative_ece"),
+    )
+    ordered = tuple(sorted(numbered.rows, key=lambda row: int(row[0])))
+    counted = Sheet(numbered.name, numbered.title, "N", numbered.columns, ordered, numbered.note)
+    return [
+        _some(records, "components", "(a) What is perturbed", COMPONENTS),
+        _some(records, "relaxation", "(b) Relaxation of the style votes", RELAXATIONS),
+        counted,
+        _some(records, "default", "Parts of our default", DEFAULTS),
+    ]
 
 
 def _severity(records: Sequence[Record], folder: Path) -> list[Sheet]:
@@ -134,70 +147,88 @@ def _severity(records: Sequence[Record], folder: Path) -> list[Sheet]:
     ]
 
 
+def _layers(records: Sequence[Record], folder: Path) -> list[Sheet]:
+    """Cumulative ECE of the printed style votes and of our default after each stage, by method."""
+    stages = [f"layer{i}" for i in range(1, 5)]
+    return [
+        _some(records, "printed", "Style votes after each stage", [f"style votes, {s}" for s in stages]),
+        _some(records, "default", "Our default after each stage", [f"sicl, {s}" for s in stages]),
+    ]
+
+
 def _ood(records: Sequence[Record], folder: Path) -> list[Sheet]:
-    """AUROC of telling in- from out-of-distribution samples, by category of corruption."""
+    """AUROC of telling in- from out-of-distribution samples, and the ECE of the known, by category."""
     from sicl.corruptions import CATEGORIES
 
     categories = {name: category for category, names in CATEGORIES.items() for name in names}
+    row = ("category", lambda record, *_: categories.get(record.corruption or "", "other"))
+    parts = (("auroc", "ood_auroc", "OOD detection, AUROC in %"), ("ece", "ece", "ECE of known samples, %"))
     return [
-        pivot(
-            records,
-            name="auroc",
-            title="OOD detection, AUROC in %",
-            row=("category", lambda record, *_: categories.get(record.corruption or "", "other")),
-            column=_calibrator,
-            value=_percent("ood_auroc"),
-        )
+        pivot(records, name=name, title=title, row=row, column=_calibrator, value=_percent(key))
+        for name, key, title in parts
     ]
 
 
 def _sotta(records: Sequence[Record], folder: Path) -> list[Sheet]:
-    """Accuracy of SoTTA with and without SICL, beside the printed 75.4 and 76.4 %."""
-    return [
-        pivot(
-            records,
-            name="accuracy",
-            title="Accuracy on the noisy stream, %",
-            row=("method", _method),
-            column=lambda record, *_: record.corruption,
-            value=_percent("accuracy"),
-        ),
-        _sotta_means(records),
-    ]
+    """Accuracy of SoTTA with and without SICL by corruption, then beside the printed 75.4 and 76.4 %."""
+    made = []
+    for stream in dict.fromkeys(record.stream for record in records):
+        part = [record for record in records if record.stream == stream]
+        made.append(
+            pivot(
+                part,
+                name="accuracy-" + stream.replace(", ", "-").replace(" ", "-"),
+                title=f"Accuracy on the {stream} stream, %",
+                row=("corruption", _corruption),
+                column=_method,
+                value=_percent("accuracy"),
+            )
+        )
+    return [*made, _sotta_means(records)]
 
 
 def _sotta_means(records: Sequence[Record]) -> Sheet:
     theirs = {record.dataset for record in records} == {"cifar10-c"}
     printed = {"sotta": 75.4, "sotta+sicl": 76.4} if theirs else {}
+    streams = list(dict.fromkeys(record.stream for record in records))
     means = pivot(
         records,
         name="paper",
-        title="Mean accuracy beside the paper, %",
+        title="Mean accuracy, %",
         row=("method", _method),
-        column=lambda *_: "ours",
+        column=lambda record, *_: record.stream,
         value=_percent("accuracy"),
     )
+    rows = tuple((name, (*values, printed.get(name))) for name, values in means.rows)
+    return Sheet(means.name, means.title, "method", (*streams, "paper"), rows, means.note)
+
+
+def _stream(records: Sequence[Record], folder: Path) -> list[Sheet]:
+    """How often each corruption comes, and for how long, in the first dynamic stream."""
+    segments = next((record.segments for record in records if record.segments), [])
+    runs: dict[str, list[int]] = {}
+    begin = 0
+    for name, end in segments:
+        runs.setdefault(name, []).append(end - begin)
+        begin = end
     rows = tuple(
-        (
-            name,
-            (ours, printed.get(name), None if ours is None or name not in printed else ours - printed[name]),
-        )
-        for name, (ours, *_) in means.rows
+        (name, (len(sizes), min(sizes), max(sizes), sum(sizes))) for name, sizes in sorted(runs.items())
     )
-    columns = ("ours", "paper", "difference")
-    return Sheet(means.name, means.title, "method", columns, rows, means.note, drawn=columns[:2])
+    columns = ("runs", "shortest", "longest", "samples")
+    return [Sheet("runs", "Runs of each corruption", "corruption", columns, rows)]
 
 
 _MAKERS: dict[str, Callable[[Sequence[Record], Path], list[Sheet]]] = {
-    "table1": _tables,
-    "table5": _by_corruption,
-    "table6": _by_corruption,
+    "table2": _tables,
+    "table3": _by_corruption,
+    "table4": _by_corruption,
     "figure2": over_time_and_reliability,
     "figure3": _perturbations,
     "figure5": _perturbations,
-    "figure6": _by_method("Ablations: cumulative ECE, %"),
-    "severity": _severity,
-    "layer": _by_method("SICL by layer: cumulative ECE, %"),
-    "ood": _ood,
-    "sotta": _sotta,
+    "figure6": _ablations,
+    "figure7ab": _severity,
+    "figure7c": _layers,
+    "figure8a": _ood,
+    "figure8b": _sotta,
+    "figure9": _stream,
 }

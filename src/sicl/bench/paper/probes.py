@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from sicl import perturb
 from sicl.adapt import Adapter, Moment
-from sicl.calibrate import Calibration, Calibrator
-from sicl.calibrate._base import require_source
-from sicl.calibrate._passes import as_it_predicts, batches, device_of
+from sicl.calibrate import Calibration, Calibrator, as_it_predicts, batches, device_of, require_source
 from sicl.calibrate.mc_dropout import dropout_places
 from sicl.calibrate.sicl.variants import beta
+from sicl.engine.head import find_head
 from sicl.engine.norms import statistics_for
 from sicl.engine.split import Begun, Split
-from sicl.errors import OptionError, UnsupportedModelError, require_choice, require_positive
+from sicl.errors import OptionError, require_choice, require_positive
 from sicl.metrics import ClassStatistics, style_variance
 from sicl.types import SourceData
 
@@ -149,7 +148,9 @@ class _PerturbedCalibration(Calibration):
 class _MeasuredCalibration(_PerturbedCalibration):
     def __init__(self, spec: Measured, adapter: Adapter, source: SourceData) -> None:
         super().__init__(spec, adapter)
-        self.head = _last_linear(adapter.network)
+        parts = batches(source.images[:2], 256, adapter.network)
+        with as_it_predicts(adapter.network):
+            self.head = adapter.network.get_submodule(find_head(adapter.network, next(parts)))
         embeddings = []
         with as_it_predicts(adapter.network), _inputs_of(self.head) as seen:
             for part in batches(source.images, 256, adapter.network):
@@ -200,17 +201,8 @@ class _MeasuredCalibration(_PerturbedCalibration):
         return distance
 
 
-def _last_linear(network: nn.Module) -> nn.Linear:
-    layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
-    if not layers:
-        raise UnsupportedModelError(
-            f"`Measured` takes the embedding before the last linear layer; {type(network).__name__} has none."
-        )
-    return layers[-1]
-
-
 @contextmanager
-def _inputs_of(layer: nn.Linear) -> Iterator[list[Tensor]]:
+def _inputs_of(layer: nn.Module) -> Iterator[list[Tensor]]:
     """Keep what a layer is given while the block runs."""
     seen: list[Tensor] = []
 

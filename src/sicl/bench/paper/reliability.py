@@ -52,13 +52,13 @@ def _reliability(record: Record, folder: Path, name: str, title: str) -> list[Sh
         )
         # An empty bin has neither confidence nor accuracy.
         rows = tuple(
-            (f"{low:.2f}", (100 * said, 100 * right, int(count)))
+            (f"{low:.4f}", (100 * said, 100 * right, int(count)))
             for low, said, right, count in columns
             if count
         )
         heading = f"{title}: reliability of the {part} {size} samples, %"
         names = ("confidence", "accuracy", "samples")
-        found.append(Sheet(f"{name}-{part}", heading, "confidence from", names, rows, drawn=names[:2]))
+        found.append(Sheet(f"{name}-{part}", heading, "confidence from", names, rows))
     return found
 
 

@@ -3,61 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from sicl.bench.paper.charts import chart, is_numeric
+from sicl.bench.paper.drawings import drawing
 from sicl.bench.paper.figures import sheets
 from sicl.bench.paper.presets import PRESETS
 from sicl.bench.run.files import write_atomic
 from sicl.bench.run.progress import make_console
 from sicl.bench.run.schema import Record
-from sicl.bench.tables.sheets import Row, Sheet, number
+from sicl.bench.tables.sheets import Row, Sheet
 
 LONG, SHOWN = 40, 12
 """Lines with more points than the first are printed with the second; other sheets of that length are not."""
 
 
-def show_preset(name: str, records: Sequence[Record], folder: Path, console: Console | None = None) -> Path:
-    """Print the sheets of a preset, write them as Markdown, CSV and SVG, and return the Markdown file."""
+@dataclass(frozen=True)
+class Shown:
+    """What a preset's records were made into.
+
+    Args:
+        path: the Markdown file.
+        drawing: the figure as SVG, or None where there is nothing to draw.
+    """
+
+    path: Path
+    drawing: str | None
+
+
+def show_preset(name: str, records: Sequence[Record], folder: Path, console: Console | None = None) -> Shown:
+    """Print the sheets of a preset, and write them as Markdown, CSV and one SVG figure."""
     console = console or make_console()
     made = sheets(name, records, folder)
     for sheet in made:
         _print(sheet, folder / name, console)
         write_atomic(folder / name / f"{sheet.name}.csv", sheet.to_csv())
-        if sheet.rows:
-            write_atomic(folder / name / f"{sheet.name}.svg", chart(sheet))
-    text = "\n".join([f"# {PRESETS[name].title}\n", *(sheet.to_markdown() for sheet in made)])
-    path = write_atomic(folder / f"{name}.md", text)
+    drawn = drawing(name, PRESETS[name].title, made, records)
+    parts = [f"# {PRESETS[name].title}\n", *(sheet.to_markdown() for sheet in made)]
+    if drawn is not None:
+        write_atomic(folder / f"{name}.svg", drawn)
+        parts.insert(1, f"![{PRESETS[name].title}]({name}.svg)\n")
+    path = write_atomic(folder / f"{name}.md", "\n".join(parts))
     if name.startswith("table") and not any(sheet.name == "paper" for sheet in made):
         settings = dict.fromkeys(f"{record.dataset} / {record.model}" for record in records)
         console.print(f"The paper prints no numbers for {', '.join(settings)}.")
-    console.print(f"Numbers and drawings in {path} and {folder / name}.")
-    return path
+    console.print(f"Numbers in {path} and {folder / name}" + (", drawing beside them." if drawn else "."))
+    return Shown(path, drawn)
 
 
 def _print(sheet: Sheet, folder: Path, console: Console) -> None:
-    """Print a sheet; a long one is in its file, and of a line over time a few points are printed."""
-    console.print(f"\n[bold]{sheet.title}[/bold]")
-    rows = _some(sheet) if len(sheet.rows) > LONG else sheet.rows
-    if rows:
-        table = Table(sheet.corner, box=None)
-        for column in sheet.columns:
-            table.add_column(column, justify="right")
-        for name, values in rows:
-            table.add_row(name, *(number(value, sheet.digits) for value in values))
+    """Print a sheet, turned if that makes it fit; of a long line over time a few points, of a long list nothing."""
+    shown, where = sheet, f"{folder / sheet.name}.csv"
+    if _long(sheet):
+        shown = replace(sheet, rows=_some(sheet))
+        if not shown.rows:
+            told = f"\n{sheet.title}: {len(sheet.rows)} rows, in {where}."
+            console.print(told, style="dim", soft_wrap=True, markup=False)
+            return
+    elif sheet.best == "column" and _width(sheet) > console.width:
+        shown = sheet.turned()
+    console.print(f"\n{sheet.title}", style="bold", markup=False)
+    if shown.rows:
+        table = Table(box=None)
+        table.add_column(Text(shown.corner))
+        for column in shown.columns:
+            table.add_column(Text(column), justify="right")
+        for (name, _), values in zip(shown.rows, shown.texts("[bold]{}[/bold]")):
+            table.add_row(Text(name), *map(Text.from_markup, values))
         console.print(table)
-    rest = f"{len(rows)} of {len(sheet.rows)} rows; all are in {folder / sheet.name}.csv."
-    parts = (rest if len(rows) < len(sheet.rows) else "", sheet.note)
-    if any(parts):
-        console.print(" ".join(part for part in parts if part), style="dim", soft_wrap=True)
+    rest = f"{len(shown.rows)} of {len(sheet.rows)} rows; all are in {where}." if _long(sheet) else ""
+    if rest or sheet.note:
+        console.print(f"{rest} {sheet.note}".strip(), style="dim", soft_wrap=True, markup=False)
+
+
+def _width(sheet: Sheet) -> int:
+    """Return the columns of text that a sheet takes as it is."""
+    names = max((len(name) for name, _ in sheet.rows), default=0)
+    return names + sum(2 + max(len(column), 5) for column in sheet.columns)
 
 
 def _some(sheet: Sheet) -> tuple[Row, ...]:
     """Return rows from the first to the last, evenly apart, if they are points of a line."""
-    if not is_numeric(sheet):
+    if not sheet.numeric:
         return ()
     last = len(sheet.rows) - 1
     return tuple(sheet.rows[round(i * last / (SHOWN - 1))] for i in range(SHOWN))
+
+
+def _long(sheet: Sheet) -> bool:
+    return len(sheet.rows) > (SHOWN if sheet.numeric else LONG)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from sicl.bench.plan import registry
 from sicl.bench.plan.entries import Entry, Problems
-from sicl.errors import OptionError, nearest
+from sicl.bench.plan.kinds import is_plain, shown
+from sicl.errors import OptionError, nearest, require_choice, require_positive
 
 SOURCE_SETS = ("demo", "cifar10", "cifar100", "imagenet")
 """The data sets that have a source validation split."""
@@ -39,7 +42,9 @@ def model_source(model: Entry, dataset: Entry, seed: int) -> str:
         if clean not in given:
             raise OptionError(f"`load` has no weights for {clean!r}, only for {', '.join(given)}.")
         given = given[clean]
-    load = str(given)
+    if not isinstance(given, str):
+        raise OptionError(f"`load` must be a text, or a table of texts by data set, got {shown(given)}.")
+    load = given
     words = {"dataset": clean, "model": model.label, "seed": str(seed)}
     for word, value in words.items():
         load = load.replace(f"{{{word}}}", value)
@@ -85,7 +90,10 @@ def method_preset(method: Entry, dataset: Entry, model: Entry) -> dict[str, Any]
     """Return the options that a method's preset sets for this data set and model."""
     if method.preset is None or method.kind is None:
         return {}
-    return registry.preset_options(method.kind, clean_name(dataset.name), method.preset, architecture(model))
+    chosen = {"preset": method.preset, "architecture": architecture(model)}
+    made = method.kind.spec.for_dataset(clean_name(dataset.name), **chosen)  # type: ignore[attr-defined]
+    values = {item.name: getattr(made, item.name) for item in fields(made)}
+    return {name: value for name, value in values.items() if is_plain(value)}
 
 
 def check_models(pairs: Iterable[tuple[Entry, Entry]], seeds: Sequence[int], problems: Problems) -> None:
@@ -104,11 +112,11 @@ def _check_model(load: str) -> None:
     if load == "demo" or (rest and scheme in registry.MODEL_LIBRARIES):
         return
     if Path(load).suffix in CHECKPOINTS:
-        if not Path(load).is_file():
+        if not os.path.isfile(load):
             raise OptionError(f"the weights `{load}` are missing; name an existing file with `load`.")
         return
     if registry.OWN.fullmatch(load):
-        registry.import_own(load)
+        registry.import_own_maker(load)
         return
     known = ["demo", *(f"{library}:NAME" for library in registry.MODEL_LIBRARIES)]
     raise OptionError(
@@ -118,19 +126,15 @@ def _check_model(load: str) -> None:
 
 
 def check_values(entries: dict[str, list[Entry]], problems: Problems) -> None:
-    """Make each method and calibrator that sets options, so that a wrong value shows now.
-
-    Only where options are set: this imports torch.
-    """
+    """Make each method, calibrator and own stream, so that a wrong value shows now."""
     for noun in ("method", "calibrator", "stream"):
         for entry in entries[noun]:
-            own = entry.kind is not None and not entry.kind.path.startswith("sicl.")
-            if entry.kind is not None and (own or (entry.options and noun != "stream")):
-                problems.catch(f"{noun} {entry.label!r}", lambda e=entry, n=noun: _make(e, n))  # type: ignore[misc]
-
-
-def _make(entry: Entry, noun: str) -> None:
-    assert entry.kind is not None
-    made = registry.build(entry.kind.path, entry.options)
-    if not isinstance(made, registry.base_class(noun)):
-        raise OptionError(f"{entry.name!r} must be a sicl {noun}, got {type(made).__name__}.")
+            if entry.kind is not None and (entry.kind.own or noun != "stream"):
+                item = {"name": entry.name, "options": entry.options, "preset": entry.preset}
+                problems.catch(f"{noun} {entry.label!r}", lambda i=item, n=noun: registry.build(i, n))  # type: ignore[misc]
+    for entry in entries["dataset"]:
+        where, options = f"dataset {entry.label!r}", entry.options
+        problems.catch(where, lambda e=entry: registry.check_dataset(e.name))  # type: ignore[misc]
+        problems.catch(where, lambda o=options: require_positive(source_n=o.get("source_n", 1)))  # type: ignore[misc]
+        split = options.get("split", "test")
+        problems.catch(where, lambda s=split: require_choice(("test", "train", "val"), split=s))  # type: ignore[misc]

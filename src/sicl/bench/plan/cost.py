@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sicl.bench.plan.cell import Cell
 from sicl.bench.plan.plan import Plan
+from sicl.data.folders import count_folder
 
 IMAGES = {
     "demo": 1500,
@@ -27,7 +29,20 @@ GIGAFLOPS = {"demo": 0.07, "resnet18": 1.1, "resnet50": 2.6, "resnet101": 5.0, "
 IMAGENET_GIGAFLOPS = {"resnet18": 3.6, "resnet50": 8.2, "resnet101": 15.6, "vit": 35.0}
 UNKNOWN_GIGAFLOPS = 2.0
 
-METHOD_PASSES = {"source": 1, "batchnorm": 1, "tent": 4, "eata": 4, "sar": 7, "rotta": 6, "sotta": 7}
+METHOD_PASSES = {
+    "source": 1,
+    "batchnorm": 1,
+    "tent": 4,
+    "eata": 4,
+    "sar": 7,
+    "rotta": 6,
+    "sotta": 7,
+    "come": 4,
+    "deyo": 5,
+    "cotta": 37,
+    "roid": 6,
+    "lame": 1,
+}
 CALIBRATOR_PASSES = {"softmax": 0, "temperature_scaling": 0, "mc_dropout": 20, "transcal": 1, "pseudocal": 1}
 
 ADAPTIVE = 20
@@ -73,6 +88,8 @@ def cell_images(cell: Cell) -> int:
     name, options = cell.spec["dataset"]["name"], cell.spec["stream"]["options"]
     base, _, protocol = name.partition(":")
     size = PROTOCOLS.get(protocol) or IMAGES.get(base.removesuffix("-c"), UNKNOWN_IMAGES)
+    if base == "folder":
+        size = count_folder(Path(protocol).expanduser())
     if "corruptions" in options:
         n = len(options["corruptions"]) * (options.get("per_corruption") or size)
     else:

@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from sicl.bench.plan import registry
-from sicl.bench.plan.declared import Kind, Unread, accepts
-from sicl.errors import OptionError, nearest
+from sicl.bench.plan.kinds import LONGEST, Kind, Option, accepts, is_plain, shown
+from sicl.errors import OptionError, SiclError, nearest
 
 LIMITS = ("datasets", "models", "methods")
 """Keys that keep an entry to some of the plan's data sets, models or methods."""
+
+
+def _text(*names: str) -> dict[str, Option]:
+    return {name: Option(str, "a text") for name in names}
+
+
+_LIMIT = Option(str | list[str], "a label or a list of labels")
+NOUNS: dict[str, dict[str, Option]] = {
+    "dataset": {**_text("split", "source"), "source_n": Option(int, "a whole number")},
+    "model": {
+        "load": Option(None, "a text, or a table of texts by data set"),
+        **_text("arch"),
+        "mean": Option(list[float], "a list of numbers"),
+        "std": Option(list[float], "a list of numbers"),
+        "datasets": _LIMIT,
+        "methods": _LIMIT,
+    },
+    "method": {**_text("preset"), "datasets": _LIMIT, "models": _LIMIT},
+    "calibrator": {},
+    "stream": {"datasets": _LIMIT},
+}
+"""What an entry of each noun may set besides its name, its label and its class's fields."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +64,7 @@ class Entry:
         """Return every option with its value: the plan's, else the default."""
         if self.kind is None:
             return dict(self.options)
-        known = {name: option.default for name, option in self.kind.options.items()}
-        known = {name: value for name, value in known.items() if not isinstance(value, Unread)}
-        return {**{name: value for name, value in known.items() if value is not MISSING}, **self.options}
+        return {**self.kind.defaults(), **self.options}
 
 
 class Problems:
@@ -63,15 +83,27 @@ class Problems:
         """Return what `check` returns, or keep its error and return None."""
         try:
             return check()
-        except (OptionError, TypeError) as error:
+        except SiclError as error:
             self.add(where, str(error))
-            return None
+        except (
+            Exception
+        ) as error:  # A class that does not check a value itself: its error is the plan's problem.
+            self.add(where, f"{type(error).__name__}: {error}")
+        return None
 
     def unknown_keys(self, where: str, keys: Iterable[str], known: Sequence[str]) -> None:
         """Keep a problem for each key that is not known."""
         for key in keys:
             if key not in known:
                 self.add(where, f"unknown key {key!r}; known: {', '.join(known)}.{nearest(key, known)}")
+
+    def wrong_types(self, where: str, values: Mapping[str, Any], known: Mapping[str, Option]) -> bool:
+        """Keep a problem for each value of the wrong type; says whether there is one."""
+        before = len(self.found)
+        for key, value in values.items():
+            if key in known and not accepts(known[key].type, value):
+                self.add(where, f"`{key}` must be {known[key].text}, got {shown(value)}.")
+        return len(self.found) > before
 
     def report(self, plan: str) -> None:
         """Raise `OptionError` with every problem, if there is one."""
@@ -80,19 +112,21 @@ class Problems:
             raise OptionError("\n  - ".join([f"{plan} has {count}:", *self.found]))
 
 
-def read_entries(raw: Any, noun: str, reserved: Sequence[str], problems: Problems) -> list[Entry]:
+def read_entries(raw: Any, noun: str, problems: Problems) -> list[Entry]:
     """Return the entries under `datasets`, `models`, ...: each a name, or a table with a `name`."""
     items = [raw] if isinstance(raw, str | Mapping) else raw
     if not isinstance(items, list | tuple) or not items:
-        problems.add(f"{noun}s", f"must be a list with at least one {noun}, got {raw!r}.")
+        problems.add(f"{noun}s", f"must be a list with at least one {noun}, got {shown(raw)}.")
         return []
     entries = []
     for item in items:
         table = {"name": item} if isinstance(item, str) else item
         if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
-            problems.add(f"{noun}s", f"each must be a name or a table with a `name`, got {item!r}.")
+            problems.add(f"{noun}s", f"each must be a name or a table with a `name`, got {shown(item)}.")
             continue
-        entries.append(_entry(dict(table), noun, reserved, problems))
+        entry = _entry(dict(table), noun, problems)
+        if entry is not None:
+            entries.append(entry)
     labels = [entry.label for entry in entries]
     for label in sorted({label for label in labels if labels.count(label) > 1}):
         if noun != "stream":
@@ -100,37 +134,37 @@ def read_entries(raw: Any, noun: str, reserved: Sequence[str], problems: Problem
     return entries
 
 
-def _entry(table: dict[str, Any], noun: str, reserved: Sequence[str], problems: Problems) -> Entry:
-    name = table.pop("name")
-    label = table.pop("label", name)
-    limits = {}
-    for key in LIMITS:
-        if key in reserved and key in table:
-            value = table.pop(key)
-            limits[key] = [value] if isinstance(value, str) else list(value)
+def _entry(table: dict[str, Any], noun: str, problems: Problems) -> Entry | None:
+    where = f"{noun} {shown(table.get('label', table['name']))}"
+    if not _is_storable(table, where, problems) or problems.wrong_types(where, table, NOUNS[noun]):
+        return None
+    name, reserved = table.pop("name"), NOUNS[noun]
+    label = str(table.pop("label", name))
+    limits = {key: table.pop(key) for key in LIMITS if key in reserved and key in table}
+    limits = {key: [value] if isinstance(value, str) else list(value) for key, value in limits.items()}
     preset = table.pop("preset", None) if "preset" in reserved else None
     if noun == "calibrator" and name in registry.VARIANTS:
         preset = registry.VARIANTS[name][1]
-    where = f"{noun} {label!r}"
     if noun in ("dataset", "model"):
         problems.unknown_keys(where, table, ("name", "label", *reserved))
-        return Entry(name, str(label), table, limits, preset)
+        return Entry(name, label, table, limits, preset)
     kind = problems.catch(where, lambda: registry.find_kind(noun, name))
-    if kind is not None and not _check_options(where, table, kind, ("name", "label", *reserved), problems):
-        kind = None
-    return Entry(name, str(label), table, limits, preset, kind)
+    if kind is not None and (noun != "stream" or kind.own):
+        problems.unknown_keys(where, table, [*kind.options, "name", "label", *reserved])
+        if problems.wrong_types(where, table, kind.options) or not set(table) <= set(kind.options):
+            kind = None
+    return Entry(name, label, table, limits, preset, kind)
 
 
-def _check_options(
-    where: str, table: dict[str, Any], kind: Kind, reserved: Sequence[str], problems: Problems
-) -> bool:
-    """Say whether keys and types are right; streams are checked where they are expanded."""
-    if kind.path.startswith("sicl.streams."):
-        return True
+def _is_storable(table: Mapping[str, Any], where: str, problems: Problems) -> bool:
+    """Say whether names are short, and values such that a record can hold them."""
     before = len(problems.found)
-    known = list(kind.options)
-    problems.unknown_keys(where, table, [*known, *reserved])
     for key, value in table.items():
-        if key in known and not accepts(kind.options[key].annotation, value):
-            problems.add(where, f"`{key}` must be {kind.options[key].annotation}, got {value!r}.")
+        if not is_plain(value) or not is_plain(key):
+            rule = "text without control characters, finite numbers, true or false, lists and tables of these"
+            problems.add(where, f"{key!r} must be {rule}; got {shown(value)}.")
+    for key in ("name", "label"):
+        value = table.get(key, "x")
+        if not isinstance(value, str | int) or not 0 < len(str(value)) <= LONGEST:
+            problems.add(where, f"`{key}` must be a text of 1 to {LONGEST} characters, got {shown(value)}.")
     return len(problems.found) == before

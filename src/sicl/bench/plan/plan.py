@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,18 +23,17 @@ from sicl.bench.plan.combinations import (
     model_source,
     source_of,
 )
-from sicl.bench.plan.entries import Entry, Problems, read_entries
+from sicl.bench.plan.entries import NOUNS, Entry, Problems, read_entries
+from sicl.bench.plan.kinds import is_plain, shown
 from sicl.bench.plan.streams import expand_streams
 from sicl.errors import DataError
 
-NOUNS = {
-    "dataset": ("split", "source", "source_n"),
-    "model": ("load", "arch", "mean", "std", "datasets", "methods"),
-    "method": ("preset", "datasets", "models"),
-    "calibrator": (),
-    "stream": ("datasets",),
-}
 KEYS = ("name", "seeds", "predict", *(f"{noun}s" for noun in NOUNS))
+NAME = re.compile(r"\w[\w .,+=@()-]{0,99}")
+"""What a plan may be called: its name is a folder's and a file's."""
+
+MOST = 1_000_000
+"""Cells of one plan: more are a mistake that would fill the memory before it is seen."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,14 @@ def load_plan(source: str | os.PathLike[str] | Mapping[str, Any]) -> Plan:
         DataError: the file is missing or no TOML.
         OptionError: unknown keys, names and impossible combinations, all of them in one message.
     """
-    if isinstance(source, Mapping):
-        table, name = dict(source), str(source.get("name", "plan"))
-    else:
-        table, name = _read_toml(Path(source)), Path(source).stem
+    table = dict(source) if isinstance(source, Mapping) else read_table(source)
+    name = table.get("name", "plan" if isinstance(source, Mapping) else Path(source).stem)
     problems = Problems()
-    plan = Plan(str(table.get("name", name)), tuple(_cells(table, problems)), table)
+    if not isinstance(name, str) or not NAME.fullmatch(name) or not is_plain(name):
+        rule = "must be a word of up to 100 letters, digits, spaces and - _ . , + = @ ( ), for a folder is called so"
+        problems.add("name", f"{rule}; got {shown(name)}.")
+        name = "plan"
+    plan = Plan(name, tuple(_cells(table, problems)), table)
     if not problems.found and not plan.cells:
         problems.add(
             "plan", "has no cells: the `datasets`, `models` and `methods` limits exclude each other."
@@ -74,35 +77,37 @@ def load_plan(source: str | os.PathLike[str] | Mapping[str, Any]) -> Plan:
     return plan
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_table(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what a plan's file says; nothing of it is checked, and nothing imported.
+
+    Raises:
+        DataError: the file is missing or no TOML.
+    """
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
-        table: dict[str, Any] = toml.loads(path.read_text(encoding="utf-8"))
+        table: dict[str, Any] = toml.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise DataError(f"the plan `{path}` cannot be read: {error.strerror or error}.") from error
-    except toml.TOMLDecodeError as error:
-        raise DataError(f"the plan `{path}` is no TOML: {error}.") from error
+        raise DataError(f"the plan {shown(str(path))} cannot be read: {error.strerror or error}.") from error
+    except (ValueError, RecursionError) as error:  # No TOML, no UTF-8, a NUL in the path, nested without end.
+        raise DataError(f"the plan {shown(str(path))} is no TOML: {error}.") from error
     return table
 
 
 def _cells(table: Mapping[str, Any], problems: Problems) -> list[Cell]:
     problems.unknown_keys("plan", table, KEYS)
-    seeds = table.get("seeds", [0])
-    if not isinstance(seeds, list | tuple) or not all(type(s) is int and s >= 0 for s in seeds) or not seeds:
-        problems.add("seeds", f"must be a list of whole numbers >= 0, got {seeds!r}.")
-        seeds = [0]
-    if len(set(seeds)) < len(seeds):
-        problems.add("seeds", f"must name each seed once, got {list(seeds)!r}.")
+    seeds = _seeds(table, problems)
     predict = table.get("predict")
     if predict not in (None, "before", "after"):
-        problems.add("predict", f'must be "before" or "after", got {predict!r}.')
+        problems.add("predict", f'must be "before" or "after", got {shown(predict)}.')
         predict = None
-    entries = {noun: _read(table, noun, reserved, problems) for noun, reserved in NOUNS.items()}
+    entries = {noun: _read(table, noun, problems) for noun in NOUNS}
     entries["stream"] = expand_streams(entries["stream"], problems)
     _check_limits(entries, problems)
-    for entry in entries["dataset"]:
-        problems.catch(f"dataset {entry.label!r}", lambda entry=entry: registry.check_dataset(entry.name))  # type: ignore[misc]
     check_values(entries, problems)
+    count = len(seeds) * math.prod(len(entries[noun]) for noun in ("dataset", "model", "method", "stream"))
+    if count > MOST:
+        problems.add("plan", f"must have at most {MOST:,} cells, got {count:,}; make several plans of it.")
+        return []
     chosen = list(_combinations(entries, problems))
     check_models(((dataset, model) for dataset, model, _, _ in chosen), seeds, problems)
     if problems.found:
@@ -111,13 +116,24 @@ def _cells(table: Mapping[str, Any], problems: Problems) -> list[Cell]:
     return [Cell(_spec(parts, calibrators, seed, predict)) for seed in seeds for parts in chosen]
 
 
-def _read(table: Mapping[str, Any], noun: str, reserved: tuple[str, ...], problems: Problems) -> list[Entry]:
+def _seeds(table: Mapping[str, Any], problems: Problems) -> list[int]:
+    seeds = table.get("seeds", [0])
+    whole = isinstance(seeds, list | tuple) and all(type(seed) is int and 0 <= seed < 2**63 for seed in seeds)
+    if not whole or not seeds:
+        problems.add("seeds", f"must be a list of whole numbers from 0 to 2^63 - 1, got {shown(seeds)}.")
+        return [0]
+    if len(set(seeds)) < len(seeds):
+        problems.add("seeds", f"must name each seed once, got {shown(list(seeds))}.")
+    return list(seeds)
+
+
+def _read(table: Mapping[str, Any], noun: str, problems: Problems) -> list[Entry]:
     defaults = {"calibrator": ["softmax", "sicl"], "stream": ["benign"], "method": ["source"]}
     key = f"{noun}s"
     if key not in table and noun not in defaults:
         problems.add("plan", f'must have `{key}`, for example {key} = ["demo"].')
         return []
-    return read_entries(table.get(key, defaults.get(noun)), noun, reserved, problems)
+    return read_entries(table.get(key, defaults.get(noun)), noun, problems)
 
 
 def _check_limits(entries: dict[str, list[Entry]], problems: Problems) -> None:
@@ -172,6 +188,10 @@ def _with_seed(entry: Entry, seed: int, preset: Mapping[str, Any] | None = None)
     # A calibrator's preset is a function of its class: it is kept by name, its code and defaults in the hash.
     by_name = entry.preset is not None and preset is None
     options = dict(entry.options) if by_name else {**entry.complete(), **(preset or {}), **entry.options}
+    defaults = entry.kind.defaults()
+    for name in registry.UNTOLD.get(entry.name, ()):
+        if name in options and options[name] == defaults.get(name):
+            del options[name]
     if "seed" in entry.kind.options or entry.name == "noisy":
         options["seed"] = entry.options.get("seed", seed)
     return {
@@ -179,6 +199,6 @@ def _with_seed(entry: Entry, seed: int, preset: Mapping[str, Any] | None = None)
         "label": entry.label,
         "class": entry.kind.path,
         "preset": entry.preset,
-        **({"basis": registry.preset_basis(entry.kind, str(entry.preset))} if by_name else {}),
+        **({"basis": registry.preset_basis(entry.name)} if by_name else {}),
         "options": options,
     }

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import re
+import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cache
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
-from sicl.bench.plan.declared import Kind, declared_kind, function_source, imported_kind, literal, registry
+from sicl.bench.plan.kinds import Kind, kind_of
 from sicl.data.load import DATASETS
 from sicl.errors import OptionError, nearest
 
-OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+OWN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 """How a name from the user's own code looks: "package.module:Name"."""
 
 MODEL_LIBRARIES = ("timm", "torchvision", "hf", "imagenet-resnet50")
@@ -28,52 +29,72 @@ NEEDS_BATCH_NORM = ("batchnorm",)
 VARIANTS = {"sicl_paper": ("sicl", "paper")}
 """Names that stand for a class and one of its presets."""
 
-_HOMES = {
-    "method": ("sicl.adapt", "METHODS"),
-    "calibrator": ("sicl.calibrate", "CALIBRATORS"),
-    "stream": ("sicl.streams.make", "STREAMS"),
+UNTOLD = {
+    "eata": ("objective",),
+    "pseudocal": ("mix",),
+    "sar": ("objective", "average_restarts"),
+    "sotta": ("admit",),
+    "tent": ("objective",),
 }
+"""Options that cells name only where they are set: they came later, and records of earlier runs stay theirs."""
+
+PLACES = ("folder", "imagenet", "imagenet-c")
+"""Data sets whose name goes on after a colon."""
 
 
-def corruptions() -> tuple[str, ...]:
-    """Return the fifteen corruptions of the benchmark."""
-    return tuple(literal("sicl.corruptions._constants", "CORRUPTIONS"))
+def known(noun: str) -> dict[str, type]:
+    """Return the built-in methods, calibrators or streams by name; this imports torch."""
+    if noun == "method":
+        from sicl.adapt import METHODS
 
+        return dict(METHODS)
+    if noun == "calibrator":
+        from sicl.calibrate import CALIBRATORS
 
-def domains() -> tuple[str, ...]:
-    """Return all that a stream's corruption may be."""
-    return ("clean", *corruptions(), *literal("sicl.corruptions._constants", "VALIDATION_CORRUPTIONS"))
+        return dict(CALIBRATORS)
+    from sicl.streams import STREAMS
+
+    return dict(STREAMS)
 
 
 def names(noun: str) -> list[str]:
     """Return the built-in names of methods, calibrators or streams."""
-    known = list(registry(*_HOMES[noun]))
-    return [*known, *VARIANTS] if noun == "calibrator" else known
+    return [*known(noun), *(VARIANTS if noun == "calibrator" else ())]
 
 
 def find_kind(noun: str, name: str) -> Kind:
-    """Return the spec class that a name stands for.
+    """Return the spec class that a name stands for; nothing of it has been called.
 
     Args:
         noun: "method", "calibrator" or "stream".
         name: a built-in name, or "package.module:Class" for one's own.
 
     Raises:
-        OptionError: the name is unknown, or cannot be imported.
+        OptionError: the name is unknown, cannot be imported, or is no class of that noun.
     """
     if OWN.fullmatch(name):
-        try:
-            return declared_kind(name) if name.startswith("sicl.") else imported_kind(name, import_own(name))
-        except LookupError:
-            return imported_kind(name, import_own(name))
-    known = registry(*_HOMES[noun])
+        found = import_own(name)
+        if not (inspect.isclass(found) and issubclass(found, base_class(noun))):
+            what = found.__name__ if inspect.isclass(found) else type(found).__name__
+            raise OptionError(f"{name!r} must be a sicl {noun}, got {what}.")
+        if inspect.isabstract(found) or found is base_class(noun):
+            raise OptionError(f"{name!r} lacks what a {noun} does; name a class that defines it.")
+        return kind_of(name, found, own=not name.startswith("sicl."))
     base, _ = VARIANTS.get(name, (name, None))
-    if base not in known:
+    if base not in known(noun):
         raise OptionError(
             f"unknown {noun} {name!r}; known: {', '.join(names(noun))}, or your own as "
             f'"package.module:Class".{nearest(name, names(noun))}'
         )
-    return declared_kind(known[base])
+    return _built_in(noun, base)
+
+
+@cache
+def _built_in(noun: str, name: str) -> Kind:
+    spec = known(noun)[name]
+    # Records name a class by this path; a file that moves inside the package must not change it.
+    homes = {"method": f"sicl.adapt.{name}", "calibrator": f"sicl.calibrate.{name}"}
+    return kind_of(f"{homes.get(noun, spec.__module__)}:{spec.__name__}", spec)
 
 
 def check_dataset(name: str) -> None:
@@ -84,9 +105,9 @@ def check_dataset(name: str) -> None:
     if base in ("imagenet", "imagenet-c") and option in ("", "1k", "5k", "50k"):
         return
     if OWN.fullmatch(name) and base not in DATASETS:
-        import_own(name)
+        import_own_maker(name)
         return
-    if option or name not in DATASETS:
+    if option or name not in DATASETS or name == "folder:PATH":
         raise OptionError(
             f"unknown data set {name!r}; known: {', '.join(DATASETS)}.{nearest(name, DATASETS)}"
         )
@@ -96,86 +117,97 @@ def import_own(path: str) -> Any:
     """Return an object of the user's own code.
 
     Raises:
-        OptionError: the module or the name in it is missing.
+        OptionError: the module or the name in it is missing, or it is Python's own.
     """
     module, _, name = path.partition(":")
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        raise OptionError(f"{path!r} is of Python's standard library; name a module of your own.")
     try:
         found: Any = importlib.import_module(module)
-    except ImportError as error:
+    except (Exception, SystemExit) as error:  # Whatever a module does when it is imported.
+        told = error if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
         raise OptionError(
-            f"{path!r} cannot be imported ({error}); install the package or set PYTHONPATH to its folder."
+            f"{path!r} cannot be imported ({told}); install the package or set PYTHONPATH to its folder."
         ) from error
     for part in name.split("."):
         if not hasattr(found, part):
-            public = [known for known in vars(found) if not known.startswith("_")]
+            public = [word for word in getattr(found, "__dict__", {}) if not word.startswith("_")]
             raise OptionError(f"{module!r} has no {part!r}.{nearest(part, public)}")
         found = getattr(found, part)
     return found
 
 
-def build(path: str, options: Mapping[str, Any], preset: str | None = None) -> Any:
-    """Return the spec object: `Class(**options)`, or `Class.preset(**options)`.
+def import_own_maker(path: str) -> Any:
+    """Return the user's own function or class that makes a data set or model, or the model itself.
+
+    Raises:
+        OptionError: it is something else.
+    """
+    from torch import nn
+
+    found = import_own(path)
+    if not (inspect.isfunction(found) or inspect.isclass(found) or isinstance(found, nn.Module)):
+        raise OptionError(
+            f"{path!r} must be a function or class of yours that makes it, got {type(found).__name__}."
+        )
+    return found
+
+
+def own_modules(table: Mapping[str, Any]) -> list[str]:
+    """Return the modules, other than `sicl` itself, that checking and running a plan imports."""
+    words: list[Any] = []
+    for noun in ("datasets", "models", "methods", "calibrators", "streams"):
+        entries = table.get(noun, [])
+        for entry in entries if isinstance(entries, list | tuple) else [entries]:
+            options = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
+            load = options.get("load")
+            confidence = options.get("confidence")
+            words += [options.get(key) for key in ("name", "source", "ood", "base")]
+            words += list(load.values()) if isinstance(load, Mapping) else [load]
+            words.append(confidence.get("name") if isinstance(confidence, Mapping) else confidence)
+    paths = [word for word in words if isinstance(word, str) and OWN.fullmatch(word)]
+    found = dict.fromkeys(path.partition(":")[0] for path in paths)
+    return [name for name in found if name.split(".")[0] not in (*PLACES, *MODEL_LIBRARIES, "sicl")]
+
+
+def build(item: Mapping[str, Any], noun: str) -> Any:
+    """Return the spec object that a cell's `method`, `calibrators` or `stream` entry describes.
 
     Lists become tuples; `confidence` (of SoTTA) may be a calibrator's name, or a table with a `name`.
     """
-    spec = import_own(path)
+    spec = find_kind(noun, item["name"]).spec
     frozen: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in options.items()
+        key: tuple(value) if isinstance(value, list) else value for key, value in item["options"].items()
     }
     if isinstance(frozen.get("confidence"), str | Mapping):
         frozen["confidence"] = _calibrator(frozen["confidence"])
+    preset = item.get("preset") if noun == "calibrator" else None
     return getattr(spec, preset)(**frozen) if preset else spec(**frozen)
 
 
 def _calibrator(value: str | Mapping[str, Any]) -> Any:
     table = {"name": value} if isinstance(value, str) else dict(value)
-    name = str(table.pop("name", ""))
+    name = table.pop("name", "")
+    if not isinstance(name, str):
+        raise OptionError(
+            f"`confidence` must be a calibrator's name or a table with a `name`, got {value!r}."
+        )
     preset = VARIANTS[name][1] if name in VARIANTS else None
-    return build(find_kind("calibrator", name).path, table, preset)
-
-
-def preset_options(kind: Kind, dataset: str, preset: str, architecture: str) -> dict[str, Any]:
-    """Return the options that a method's preset sets for a (clean) data set; none for a user's own method.
-
-    Raises:
-        OptionError: there is no such preset, or none for the data set.
-    """
-    name = kind.path.partition(":")[2]
-    found: dict[str, Any] = _method_presets().preset_options(name, dataset, preset, architecture)
-    return found
+    return build({"name": name, "options": table, "preset": preset}, "calibrator")
 
 
 @cache
-def _preset_basis(path: str, preset: str) -> str:
-    kind = declared_kind(path)
-    defaults = {name: repr(option.default) for name, option in kind.options.items()}
-    code = function_source(path, preset)
-    return hashlib.sha256(f"{defaults} {code}".encode()).hexdigest()[:12]
-
-
-def preset_basis(kind: Kind, preset: str) -> str:
-    """Return a hash of what a preset of a `sicl` class is made from: its code and the class's defaults."""
-    return _preset_basis(kind.path, preset)
-
-
-@cache
-def _method_presets() -> Any:
-    """Load the table of presets by its file: importing it would import its package, and torch with it."""
-    path = Path(__file__).parents[2] / "adapt" / "_presets.py"
-    spec = spec_from_file_location("sicl.bench._method_presets", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def preset_basis(name: str) -> str:
+    """Return a hash of what a calibrator's preset sets, so that another formula makes another cell."""
+    made = build({"name": name, "options": {}, "preset": VARIANTS[name][1]}, "calibrator")
+    return hashlib.sha256(repr(sorted(asdict(made).items())).encode()).hexdigest()[:12]
 
 
 def base_class(noun: str) -> type:
     """Return the class that every method, calibrator or stream derives from."""
-    homes = {
-        "method": "sicl.adapt:Method",
-        "calibrator": "sicl.calibrate:Calibrator",
-        "stream": "sicl.streams:Stream",
-    }
-    found: type = import_own(homes[noun])
-    return found
+    from sicl.adapt import Method
+    from sicl.calibrate import Calibrator
+    from sicl.streams import Stream
+
+    bases: dict[str, type] = {"method": Method, "calibrator": Calibrator, "stream": Stream}
+    return bases[noun]

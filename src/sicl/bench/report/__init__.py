@@ -23,6 +23,7 @@ def write_report(
     title: str = "sicl report",
     format: str = "html",
     planned: int | None = None,
+    drawings: Sequence[str] = (),
 ) -> Path:
     """Write one report file, atomically, and return its path.
 
@@ -32,6 +33,7 @@ def write_report(
         title: the report's heading.
         format: "html", "md", "csv" or "latex".
         planned: how many cells the plan has; the report then says how many have no record yet.
+        drawings: SVG figures that stand in the page before its tables.
 
     Raises:
         DataError: no records.
@@ -45,7 +47,9 @@ def write_report(
         note = f"{planned - len(records)} of {planned} planned cells have no record yet; all numbers leave them out."
     if format == "csv":
         return write_atomic(path, comma_separated(records))
-    made = {"html": html_page, "md": markdown, "latex": latex}
+    if format == "html":
+        return write_atomic(path, html_page(records, title, note=note, drawings=drawings))
+    made = {"md": markdown, "latex": latex}
     return write_atomic(path, made[format](records, title, note=note))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import colorsys
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
@@ -25,8 +24,9 @@ from sicl.bench.report.parts import (
 )
 from sicl.bench.report.setup import setup_section
 from sicl.bench.run.schema import Record
+from sicl.bench.tables.colours import colour_of
 from sicl.bench.tables.names import (
-    CALIBRATORS,
+    CALIBRATOR_NAMES,
     METRICS,
     Metric,
     calibrator_name,
@@ -62,12 +62,13 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 MOON = '<svg viewBox="0 0 24 24"><path d="M20 14.5A8.5 8.5 0 1 1 9.5 4a7 7 0 0 0 10.5 10.5z"/></svg>'
 
 
-def html_page(records: Sequence[Record], title: str, *, note: str = "") -> str:
-    """Return the whole page; `note` stands above everything."""
+def html_page(records: Sequence[Record], title: str, *, note: str = "", drawings: Sequence[str] = ()) -> str:
+    """Return the whole page; `note` stands above everything, `drawings` (SVG) after the overview."""
     groups = group_records(records)
     names = calibrators_of(records)
     sections = {
         "overview": ("Overview", _overview(records, names)),
+        "figure": ("Figure", "".join(tag("div", one, class_="drawing") for one in drawings)),
         "results": ("Results", _results(records, groups, names)),
         "charts": ("Charts", colour_key(names) + group_panels(groups) if names else ""),
         "paper": ("Beside the paper", _paper(groups)),
@@ -115,12 +116,11 @@ def _document(title: str, names: Sequence[str], body: str) -> str:
 def _colours(names: Sequence[str]) -> str:
     """Return each calibrator's colour; those the style sheet does not know get hues of their own."""
     rules = [".c-accuracy{--c:var(--ink)}"]
-    others = [name for name in names if name not in CALIBRATORS]
+    others = [name for name in names if name not in CALIBRATOR_NAMES]
     for name in names:
         value = f"var(--{name})"
         if name in others:
-            red, green, blue = colorsys.hls_to_rgb((0.55 + 0.382 * others.index(name)) % 1, 0.5, 0.5)
-            value = f"rgb({255 * red:.0f} {255 * green:.0f} {255 * blue:.0f})"
+            value = colour_of(name)
         rules.append(f".{colour(name)}{{--c:{value}}}")
     return "".join(rules)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Sequence
 
 from sicl.bench.run.schema import Record
+from sicl.bench.tables.escape import csv_text, markdown_text, tex_text
 from sicl.bench.tables.names import (
     METRICS,
     MISSING,
@@ -37,7 +37,7 @@ IDENTITY = ("dataset", "model", "method", "stream", "corruption", "severity", "s
 def markdown(records: Sequence[Record], title: str, *, note: str = "") -> str:
     """Return the result tables, the comparison with the paper and the failed cells as Markdown."""
     groups, names = group_records(records), calibrators_of(records)
-    parts = [f"# {title}", *([f"**{note}**"] if note else []), _sentence(records, names)]
+    parts = [f"# {markdown_text(title)}", *([f"**{note}**"] if note else []), _sentence(records, names)]
     for key in MAIN:
         metric = METRICS[key]
         unit = ", %" if metric.percent else ""
@@ -47,8 +47,8 @@ def markdown(records: Sequence[Record], title: str, *, note: str = "") -> str:
         head = ["Setting", "Calibrator", "Ours", "Paper", "Difference", "Over"]
         lines = [
             [
-                row.group.title,
-                "Accuracy" if row.calibrator == "accuracy" else calibrator_name(row.calibrator),
+                markdown_text(row.group.title),
+                "Accuracy" if row.calibrator == "accuracy" else _called(row.calibrator),
                 f"{row.ours:.1f}",
                 f"{row.paper:.1f}",
                 f"{row.ours - row.paper:+.1f}",
@@ -60,7 +60,7 @@ def markdown(records: Sequence[Record], title: str, *, note: str = "") -> str:
     failed = [record for record in records if record.status == "failed"]
     if failed:
         parts.append("## Failed cells")
-        parts.append("\n".join(f"- {record.label}: {record.error}" for record in failed))
+        parts.append("\n".join(f"- {markdown_text(f'{r.label}: {r.error}')}" for r in failed))
     return "\n\n".join(parts) + "\n"
 
 
@@ -82,13 +82,16 @@ def comma_separated(records: Sequence[Record]) -> str:
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
     writer.writeheader()
     for record in records:
-        shared = {key: getattr(record, key) for key in (*IDENTITY, "status", "error", "n", "n_ood")}
+        told = {key: getattr(record, key) for key in (*IDENTITY, "status", "error", "n", "n_ood")}
+        shared = {key: csv_text(value) if isinstance(value, str) else value for key, value in told.items()}
         if not record.calibrators:
             writer.writerow(shared)
         for name, cell in record.calibrators.items():
             numbers = {key: cell.get(key) for key in ("accuracy", *METRICS, "mean_confidence")}
             paper = _paper(record, name)
-            writer.writerow({**shared, **numbers, "calibrator": name, "paper_cumulative_ece": paper})
+            writer.writerow(
+                {**shared, **numbers, "calibrator": csv_text(name), "paper_cumulative_ece": paper}
+            )
     return buffer.getvalue()
 
 
@@ -96,15 +99,15 @@ def latex(records: Sequence[Record], title: str, *, key: str = "ece", note: str 
     """Return a booktabs table of one metric, the best of each row bold."""
     groups, names, metric = group_records(records), calibrators_of(records), METRICS[key]
     head = ["Data set", "Model", "Method", "Stream", "Acc.", *map(calibrator_name, names)]
-    lines = [" & ".join(_tex(text) for text in head) + r" \\", r"\midrule"]
+    lines = [" & ".join(tex_text(text) for text in head) + r" \\", r"\midrule"]
     for group in groups:
-        cells = [_tex(text) for text in _identity(group)]
+        cells = [tex_text(text) for text in _identity(group)]
         cells.append(METRICS["ece"].text(mean_accuracy(group.records).value).replace(MISSING, "--"))
         cells += [_tex_cell(*part, metric) for part in _row(group, names, metric)]
         lines.append(" & ".join(cells) + r" \\")
     unit = r" (\%)" if metric.percent else ""
-    caption = f"{_tex(title)}: {_tex(metric.title)}{unit}, {_tex(_over(records))}."
-    caption += f" {_tex(note)}" if note else ""
+    caption = f"{tex_text(title)}: {tex_text(metric.title)}{unit}, {tex_text(_over(records))}."
+    caption += f" {tex_text(note)}" if note else ""
     body = "\n".join(lines)
     return (
         "% needs \\usepackage{booktabs}\n\\begin{table}\n\\centering\n"
@@ -120,16 +123,16 @@ def _sentence(records: Sequence[Record], names: Sequence[str]) -> str:
         return f"No cell finished ({len(records)} failed)."
     order = sorted(known, key=lambda name: known[name].value or 0.0)
     return "\n".join(
-        f"- {calibrator_name(name)}: mean ECE {METRICS['ece'].text(known[name].value)} % {known[name].over}"
+        f"- {_called(name)}: mean ECE {METRICS['ece'].text(known[name].value)} % {known[name].over}"
         for name in order
     )
 
 
 def _markdown_table(groups: Sequence[Group], names: Sequence[str], metric: Metric) -> str:
-    head = ["Data set", "Model", "Method", "Stream", "Cells", "Accuracy, %", *map(calibrator_name, names)]
+    head = ["Data set", "Model", "Method", "Stream", "Cells", "Accuracy, %", *map(_called, names)]
     rows = []
     for group in groups:
-        row = [*_identity(group), f"{len(group.done)}/{len(group.records)}"]
+        row = [*map(markdown_text, _identity(group)), f"{len(group.done)}/{len(group.records)}"]
         row.append(METRICS["ece"].text(mean_accuracy(group.records).value))
         for mean, best in _row(group, names, metric):
             value = metric.text(mean.value)
@@ -147,8 +150,11 @@ def _row(group: Group, names: Sequence[str], metric: Metric) -> list[tuple[Mean,
 
 def _pipe(head: Sequence[str], rows: Sequence[Sequence[str]], text_columns: Sequence[int]) -> str:
     rule = ["---" if i in text_columns else "---:" for i in range(len(head))]
-    table = [head, rule, *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in table)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
+
+
+def _called(calibrator: str) -> str:
+    return markdown_text(calibrator_name(calibrator))
 
 
 def _identity(group: Group) -> tuple[str, str, str, str]:
@@ -159,10 +165,6 @@ def _identity(group: Group) -> tuple[str, str, str, str]:
 def _paper(record: Record, calibrator: str) -> float | None:
     printed = printed_value(record, calibrator, record.corruption)
     return None if printed is None else round(printed / 100, 6)
-
-
-def _tex(text: str) -> str:
-    return re.sub(r"([&%$#_{}])", r"\\\1", text).replace(MISSING, "--").replace("·", "--")
 
 
 def _tex_cell(mean: Mean, best: bool, metric: Metric) -> str:

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from sicl.bench.plan.plan import Plan, load_plan
-from sicl.bench.report import write_report
+from sicl.bench.plan.registry import known
 from sicl.bench.run.files import write_atomic
+from sicl.bench.run.live import show_failures
 from sicl.bench.run.record import Record
-from sicl.bench.run.run import Progress, run_cell
-from sicl.bench.run.shelf import Shelf
-from sicl.errors import SiclError
+from sicl.bench.run.runner import Result
+from sicl.bench.tables.names import METRICS, Metric, calibrator_name, method_name
+from sicl.bench.tables.summary import calibrators_of, mean_accuracy, mean_metric, winners
 
-CORRUPTIONS = ("gaussian_noise", "defocus_blur", "contrast", "jpeg_compression")
-CALIBRATORS = ("softmax", "temperature_scaling", "mc_dropout", "transcal", "pseudocal", "sicl")
-COLUMNS = {"ece": "ECE", "brier": "Brier", "auroc": "AUROC"}
-TITLE = "TENT on corrupted CIFAR-10: can its confidence be trusted?"
+SHOWN = ("gaussian_noise", "defocus_blur", "contrast", "jpeg_compression")
+"""A corruption of each category."""
 
-OnBatch = Callable[[str, Progress], None]
+COLUMNS = ("ece", "brier", "auroc")
 
 
 def demo_plan(*, method: str, corruptions: Sequence[str], calibrators: Sequence[str], n: int) -> Plan:
-    """Return the demo's cells: one a corruption, on the embedded model and images."""
-    stream = {"name": "benign", "corruption": list(corruptions), "severity": 5, "n": n}
+    """Return the demo's cells: one a corruption, on the embedded model and images; nothing named means the usual."""
+    stream = {"name": "benign", "corruption": list(corruptions or SHOWN), "severity": 5, "n": n}
     return load_plan(
         {
             "name": "sicl demo",
@@ -33,46 +35,62 @@ def demo_plan(*, method: str, corruptions: Sequence[str], calibrators: Sequence[
             "datasets": [{"name": "demo"}],
             "models": [{"name": "demo"}],
             "methods": [{"name": method}],
-            "calibrators": [{"name": name} for name in calibrators],
+            "calibrators": [{"name": name} for name in calibrators or known("calibrator")],
             "streams": [stream],
         }
     )
 
 
-def run_demo(plan: Plan, *, device: str = "cpu", on_batch: OnBatch | None = None) -> list[Record]:
-    """Run the cells one after the other.
-
-    Raises:
-        SiclError: a cell failed; the message is its error.
-    """
-    shelf = Shelf(device=device)
-    records = []
-    for cell in plan.cells:
-        name = str(cell.identity["corruption"])
-        watch = None if on_batch is None else lambda progress, name=name: on_batch(name, progress)
-        record = run_cell(cell, shelf, on_batch=watch).record
-        if record.status == "failed":
-            raise SiclError(f"The demo failed on {name}: {record.error}")
-        records.append(record)
-    return records
+def title(method: str) -> str:
+    """Return the report's heading."""
+    return f"{method_name(method)} on corrupted CIFAR-10: can its confidence be trusted?"
 
 
-def summary(records: Sequence[Record]) -> dict[str, dict[str, float]]:
-    """Return accuracy, ECE, Brier score and AUROC of each calibrator, in percent, as means over the records."""
-    accuracy = sum(record.accuracy or 0.0 for record in records) / len(records)
-    table = {}
-    for name in records[0].calibrators:
-        means = {
-            column: 100 * sum(record.calibrators[name][key] for record in records) / len(records)
-            for key, column in COLUMNS.items()
+def summary(records: Sequence[Record]) -> dict[str, dict[str, float | None]]:
+    """Return accuracy, ECE, Brier score and AUROC of each calibrator, in percent, as means; None if unknown."""
+    accuracy = _percent(mean_accuracy(records).value)
+    return {
+        name: {
+            "accuracy": accuracy,
+            **{METRICS[key].title: _percent(mean_metric(records, name, key).value) for key in COLUMNS},
         }
-        table[name] = {"accuracy": 100 * accuracy, **means}
-    return table
+        for name in calibrators_of(records)
+    }
 
 
-def write_demo(records: Sequence[Record], folder: Path) -> tuple[Path, Path]:
-    """Write `report.html` and `results.json`, each complete or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    results = {"summary": summary(records), "records": [asdict(record) for record in records]}
-    page = write_report(list(records), folder / "report.html", title=TITLE)
-    return page, write_atomic(folder / "results.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
+def write_summary(records: Sequence[Record], folder: Path) -> Path:
+    """Write `results.json` beside the records."""
+    text = json.dumps({"summary": summary(records)}, indent=1, allow_nan=False)
+    return write_atomic(folder / "results.json", text + "\n")
+
+
+def show_demo(result: Result, console: Console) -> None:
+    """Print the summary, the best of each column marked."""
+    rows = summary(result.records)
+    table = Table(title="How far can the confidence be trusted?", title_justify="left")
+    table.add_column("confidence from")
+    metrics = [METRICS[key] for key in COLUMNS]
+    for head in ("accuracy %", *(f"{metric.title} %" for metric in metrics)):
+        table.add_column(head, justify="right")
+    best = {metric.title: winners(_values(rows, metric), metric) for metric in metrics}
+    for name, row in rows.items():
+        cells = [
+            Text("-" if value is None else f"{value:.1f}", "bold green" if name in best.get(key, ()) else "")
+            for key, value in row.items()
+        ]
+        table.add_row(Text(calibrator_name(name)), *cells)
+    console.print(table)
+    done = [record for record in result.records if record.status == "done"]
+    if done:
+        over = f"Mean over {len(done)} of {len(result.records)} corruptions of {done[0].n} images each"
+        console.print(f"{over}, severity 5, seed 0.")
+    show_failures(result, console)
+
+
+def _values(rows: dict[str, dict[str, float | None]], metric: Metric) -> dict[str, float | None]:
+    scale = 100 if metric.percent else 1
+    return {name: None if (v := row[metric.title]) is None else v / scale for name, row in rows.items()}
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100 * value

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from sicl.bench.executors import Event, Executor, Finished, Settings
 from sicl.bench.plan.cost import estimate, shape
 from sicl.bench.plan.plan import Plan
+from sicl.bench.plan.registry import own_modules
 from sicl.bench.run.progress import Display, duration, make_console
 from sicl.bench.run.runner import Result, run_plan
 from sicl.bench.run.schema import Record
@@ -26,19 +29,26 @@ def find_own_modules(*folders: Path) -> None:
             sys.path.append(str(folder.absolute()))
 
 
+def show_modules(table: Mapping[str, Any], console: Console | None = None) -> None:
+    """Print which modules a plan imports when it is checked and run: their code is trusted then."""
+    modules = own_modules(table)
+    told = f"imports {', '.join(modules)}" if modules else "imports no modules of its own"
+    (console or make_console()).print(f"The plan {told}.", markup=False, emoji=False)
+
+
 def show_plan(plan: Plan, console: Console | None = None) -> None:
     """Print what a plan would run, and roughly what that costs."""
     console = console or make_console()
-    console.print(f"[bold]{plan.name}[/bold]: {len(plan)} cells")
+    console.print(f"{plan.name}: {len(plan)} cells", style="bold", markup=False)
     table = Table(box=None, show_header=False)
     for noun, counts in shape(plan).items():
-        table.add_row(noun, ", ".join(f"{name} ({count})" for name, count in counts.items()))
+        table.add_row(noun, Text(", ".join(f"{name} ({count})" for name, count in counts.items())))
     labels = list(plan.cells[0].spec["calibrators"])
-    table.add_row("calibrators", ("; " if any("," in label for label in labels) else ", ").join(labels))
+    table.add_row("calibrators", Text(("; " if any("," in label for label in labels) else ", ").join(labels)))
     table.add_row("predict", ", ".join(sorted({c.spec["method"]["options"]["predict"] for c in plan.cells})))
     console.print(table)
     for cell in plan.cells[:5]:
-        console.print(f"  {cell.label}")
+        console.print(f"  {cell.label}", markup=False, emoji=False)
     if len(plan) > 5:
         console.print(f"  ... and {len(plan) - 5} more")
     cost = estimate(plan)
@@ -60,6 +70,8 @@ def run_live(
     cache: Path | None = None,
     retry_failed: bool = False,
     console: Console | None = None,
+    show: Callable[[Result, Console], None] | None = None,
+    title: str | None = None,
 ) -> Result:
     """Run a plan under a live display, print its summary, and write its report into the folder, also meanwhile."""
     console = console or make_console()
@@ -70,7 +82,7 @@ def run_live(
         cache=str(cache.absolute()) if cache else None,
         threads=threads,
     )
-    report = LiveReport(plan, folder)
+    report = LiveReport(plan, folder, title=title)
     with Display(console) as display:
 
         def watch(event: Event) -> None:
@@ -86,8 +98,9 @@ def run_live(
             watch=watch,
             on_start=display.start,
         )
-    show_summary(result, console)
-    console.print(f"Records in {folder}, report in {report.write(result.records)}.")
+    (show or show_summary)(result, console)
+    told = f"Records in {folder}, report in {report.write(result.records)}."
+    console.print(told, markup=False, emoji=False)
     return result
 
 
@@ -98,12 +111,20 @@ class LiveReport:
         plan: what is run.
         folder: where the records are, and the report goes.
         clock: the time in seconds.
+        title: the report's heading; else the plan's name.
     """
 
     PAUSE_S = 60.0
     SHARE = 0.02
 
-    def __init__(self, plan: Plan, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        clock: Callable[[], float] = time.monotonic,
+        title: str | None = None,
+    ) -> None:
+        self._title = title or plan.name
         self._plan, self._store, self._clock = plan, Store(folder), clock
         self._next = clock() + self.PAUSE_S
 
@@ -121,7 +142,7 @@ class LiveReport:
         from sicl.bench.report import write_report
 
         path = self._store.folder / "report.html"
-        return write_report(records, path, title=self._plan.name, planned=len(self._plan))
+        return write_report(records, path, title=self._title, planned=len(self._plan))
 
 
 def show_summary(result: Result, console: Console) -> None:
@@ -129,7 +150,9 @@ def show_summary(result: Result, console: Console) -> None:
     from sicl.bench.tables.summary import calibrators_of, group_records, mean_accuracy, mean_metric
 
     names = calibrators_of(result.records)
-    table = Table("data set", "model", "method", "stream", "cells", "acc", *names, box=None)
+    table = Table(box=None)
+    for head in ("data set", "model", "method", "stream", "cells", "acc", *names):
+        table.add_column(Text(head))
     for group in group_records(result.records):
         cells = f"{len(group.done)} of {len(group.records)}" if group.done != group.records else None
         means = [
@@ -138,10 +161,15 @@ def show_summary(result: Result, console: Console) -> None:
         ]
         numbers = ["-" if mean.value is None else f"{100 * mean.value:.1f}" for mean in means]
         what = (group.dataset, group.model, group.method, group.stream)
-        table.add_row(*what, cells or str(len(group.records)), *numbers)
+        table.add_row(*map(Text, what), cells or str(len(group.records)), *numbers)
     console.print(table)
     console.print("Accuracy and cumulative ECE in %, means over the cells that are done.")
+    show_failures(result, console)
+
+
+def show_failures(result: Result, console: Console) -> None:
+    """Print the reason of every cell that failed."""
     for record in result.failed:
-        console.print(f"FAILED {record.label}: {record.error}", style="red", markup=False)
+        console.print(f"FAILED {record.label}: {record.error}", style="red", markup=False, emoji=False)
     if result.failed:
         console.print(f"{len(result.failed)} cells failed; --retry-failed runs them again.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -18,10 +18,15 @@ if TYPE_CHECKING:
 WIDE = 180
 
 
-def make_console() -> Console:
-    """Return the standard output; a file or pipe is taken to be wide enough for a table with all calibrators."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=max(WIDE, console.width))
+def make_console(file: IO[str] | None = None, width: int | None = None) -> Console:
+    """Return the standard output; a file or pipe is taken to be wide enough for a table with all calibrators.
+
+    Square brackets and colons are text: labels and errors are the user's, and never markup.
+    """
+    console = Console(file=file, width=width, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal and width is None:
+        console.width = max(WIDE, console.width)
+    return console
 
 
 class Display:
@@ -36,10 +41,10 @@ class Display:
         self.console = console or make_console()
         self._clock = clock
         self._bars = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=self.console,
             transient=True,
             disable=not self.console.is_terminal,
@@ -61,7 +66,7 @@ class Display:
         self._begun, self._total = self._clock(), missing
         kept = f", {total - missing} are there already" if missing < total else ""
         self.console.print(f"{missing} cells to run{kept}.")
-        self._all = self._bars.add_task("[bold]cells", total=missing, note="")
+        self._all = self._bars.add_task("cells", total=missing, note="")
 
     def watch(self, event: Event) -> None:
         """Show one event."""
@@ -88,12 +93,12 @@ class Display:
         if self._all is not None:
             self._bars.update(self._all, completed=self._done, note=f"{duration(left)} left")
         line = f"{event.cell.label}: {describe(event.outcome.record)}"
-        if self.console.is_terminal:
-            self.console.print(line, style="red" if event.outcome.record.status == "failed" else None)
-        else:
-            self.console.print(
-                f"[{self._done}/{self._total}] {line} ({duration(left)} left)", markup=False, soft_wrap=True
-            )
+        style = "red" if event.outcome.record.status == "failed" else None
+        if not self.console.is_terminal:
+            line, style = f"[{self._done}/{self._total}] {line} ({duration(left)} left)", None
+        self.console.print(
+            line, style=style, markup=False, emoji=False, soft_wrap=not self.console.is_terminal
+        )
 
 
 def describe(record: Record) -> str:

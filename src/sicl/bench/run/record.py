@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ from numpy.typing import NDArray
 
 from sicl.bench.run.files import write_atomic
 from sicl.bench.run.measure import Samples, measure
-from sicl.bench.run.schema import Record, load_records
+from sicl.bench.run.results import load_records
+from sicl.bench.run.schema import Record
 from sicl.errors import DataError, InputError
 from sicl.types import Batch, Prediction
 
 __all__ = ["Record", "Recorder", "load_records", "record_from_predictions"]
 
-DETAILS = ("spec", "environment", "timing", "data")
+DETAILS = ("spec", "environment", "timing", "data", "counters")
 
 
 class Recorder:
@@ -67,16 +69,17 @@ class Recorder:
         environment: Mapping[str, Any] | None = None,
         timing: Mapping[str, Any] | None = None,
         data: Mapping[str, Any] | None = None,
+        counters: Mapping[str, int] | None = None,
     ) -> Record:
         """Compute every metric and return the record; the arguments go into it as they are."""
-        given = (spec, environment, timing, data)
+        given = (spec, environment, timing, data, counters)
         self._details = {name: dict(value or {}) for name, value in zip(DETAILS, given)}
         return _record(self._identity(), self._details, self._samples())
 
     def failed(self, error: str, **details: Mapping[str, Any]) -> Record:
         """Return the record of a cell that failed: its identity, the reason, and no metrics."""
-        given: dict[str, Any] = {name: dict(value) for name, value in details.items()}
-        return Record(**self._identity(), status="failed", error=error, **given)
+        given: dict[str, Any] = {name: storable(value) for name, value in details.items()}
+        return Record(**storable(self._identity()), status="failed", error=storable(error), **given)
 
     def save_predictions(self, path: str | Path) -> Path:
         """Write every sample's prediction as a compressed `.npz`, atomically; call after `finish`.
@@ -118,6 +121,17 @@ class Recorder:
         )
 
 
+def storable(value: Any) -> Any:
+    """Return a value as JSON can hold it; what JSON has not becomes text: the record of a failure must not fail."""
+    if isinstance(value, Mapping):
+        return {str(storable(key)): storable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable(item) for item in value]
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value).encode("utf-8", "backslashreplace").decode()
+
+
 def record_from_predictions(path: str | Path) -> Record:
     """Compute a cell's record again from what `Recorder.save_predictions` wrote.
 
@@ -131,7 +145,7 @@ def record_from_predictions(path: str | Path) -> Record:
         samples = _samples_of(arrays, meta["calibrators"])
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"`{path}` is no file of saved predictions: {error}.") from error
-    return _record(meta["cell"], {name: meta[name] for name in DETAILS}, samples)
+    return _record(meta["cell"], {name: meta.get(name, {}) for name in DETAILS}, samples)
 
 
 def _samples_of(arrays: Mapping[str, NDArray[Any]], names: list[str]) -> Samples:

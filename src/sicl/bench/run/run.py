@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tempfile
 import time
 import traceback
@@ -20,8 +21,9 @@ from sicl.bench.run.environment import environment
 from sicl.bench.run.record import Record, Recorder
 from sicl.bench.run.shelf import Shelf, require_classes
 from sicl.calibrate import Calibrator, Panel
-from sicl.errors import SiclError
+from sicl.errors import InputError, SetupError, SiclError
 from sicl.metrics import CumulativeEce
+from sicl.models.preprocess import preprocess_of
 from sicl.streams import OpenStream, make_stream
 from sicl.types import OOD_LABEL, Batch, Prediction
 
@@ -45,6 +47,9 @@ class Progress:
 
 OnBatch = Callable[[Progress], None]
 
+FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO)
+"""A full or read-only disk, too many open files, a device that does not answer."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -54,11 +59,13 @@ class Outcome:
         record: its result, or why there is none.
         predictions: the bytes of its predictions file, if that was asked for.
         spent: the process that ran it cannot run another: its GPU does not answer it any more.
+        fault: what is wrong with the set-up; the record is then nobody's, and no cell can run before it is mended.
     """
 
     record: Record
     predictions: bytes | None = None
     spent: bool = False
+    fault: str | None = None
 
 
 def run_cell(
@@ -77,8 +84,11 @@ def run_cell(
     started = time.perf_counter()
     try:
         with _current(shelf.device):
-            return _run(cell, shelf, recorder, predictions, on_batch)
+            outcome = _run(cell, shelf, recorder, predictions, on_batch)
+        _require_json(outcome.record)
+        return outcome
     except Exception as error:
+        fault = setup_fault(error)
         # A cell must never vanish from an average: whatever happened is kept as its result.
         reason = str(error) if isinstance(error, SiclError) else f"{type(error).__name__}: {error}"
         reason, trace = reason.strip() or type(error).__name__, traceback.format_exc(limit=-4)
@@ -89,7 +99,28 @@ def run_cell(
         "environment": {**environment(shelf.device), "traceback": trace},
         "timing": {"total_s": time.perf_counter() - started},
     }
-    return Outcome(recorder.failed(reason, **details), spent=spent)
+    return Outcome(recorder.failed(reason, **details), spent=spent, fault=fault)
+
+
+def _require_json(record: Record) -> None:
+    """Raise `InputError` if a record cannot be kept; what calibrations report themselves is the usual reason."""
+    try:
+        record.to_json()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"The record cannot be written as JSON ({error}); let `summary()` and all options be finite plain "
+            "numbers, text, and lists and tables of these."
+        ) from error
+
+
+def setup_fault(error: BaseException) -> str | None:
+    """Return a sentence if an error is the machine's fault, not the cell's: no cell could do better now."""
+    if isinstance(error, SetupError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in FAULTS:
+        where = f" `{error.filename}`" if error.filename else ""
+        return f"{error.strerror}{where}; mend that, and the same command goes on where it stopped."
+    return None
 
 
 def _run(
@@ -101,11 +132,13 @@ def _run(
         loaded = time.perf_counter()
         waiting = _play(stage, recorder, on_batch)
         played = time.perf_counter()
+    images = {"images": checksums} if (checksums := stage.stream.checksums) else {}
     record = recorder.finish(
         spec={**cell.spec, "resolved": stage.resolved},
         environment=environment(shelf.device),
         timing={"load_s": loaded - started, "run_s": played - loaded, "waiting_for_data_s": waiting},
-        data=stage.provenance,
+        data={**stage.provenance, **images},
+        counters=stage.panel.adapter.counters,
     )
     record = replace(record, calibrators=_with_summaries(record.calibrators, stage.panel))
     return Outcome(record, _predictions_bytes(recorder) if predictions else None)
@@ -127,6 +160,7 @@ class _Stage:
         source = shelf.source(**spec["dataset"]["source"]) if spec["dataset"]["source"] else None
         model, checksum = shelf.model(spec["model"]["load"], spec["model"]["options"])
         require_classes(model, dataset, spec["model"]["load"])
+        dataset = dataset.prepared(preprocess_of(model)) if dataset.name.startswith("folder:") else dataset
         method, calibrators = resolve(spec)
         stream = make_cell_stream(spec["stream"])
         opened = stream.open(dataset, device=shelf.device, cache=shelf.cache, root=shelf.data)
@@ -201,18 +235,15 @@ class _Tally:
 
 def resolve(spec: Mapping[str, Any]) -> tuple[Method, dict[str, Calibrator]]:
     """Return the method and the calibrators of a cell's spec."""
-    made: Method = registry.build(spec["method"]["class"], spec["method"]["options"])
-    calibrators = {
-        label: registry.build(item["class"], item["options"], item["preset"])
-        for label, item in spec["calibrators"].items()
-    }
+    made: Method = registry.build(spec["method"], "method")
+    calibrators = {label: registry.build(item, "calibrator") for label, item in spec["calibrators"].items()}
     return made, calibrators
 
 
 def make_cell_stream(spec: Mapping[str, Any]) -> Any:
     """Return the stream spec of a cell."""
     if registry.OWN.fullmatch(spec["name"]):
-        return registry.build(spec["class"], spec["options"])
+        return registry.build(spec, "stream")
     return make_stream(spec["name"], **spec["options"])
 
 

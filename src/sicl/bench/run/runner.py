@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from sicl.bench.plan.cell import Cell
 from sicl.bench.plan.plan import Plan
 from sicl.bench.run.schema import Record
 from sicl.bench.run.store import CACHE, Store
+from sicl.errors import SetupError
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,9 @@ def run_plan(
 
     A run can be killed at any moment: the next one goes on where it stopped, and no cell is run twice.
 
+    Raises:
+        SetupError: the machine or its folders cannot run it; no cell is recorded as failed for that.
+
     Args:
         plan: what to run.
         folder: where the records go.
@@ -59,11 +64,12 @@ def run_plan(
         on_start: told how many cells will run, and how many the plan has.
     """
     chosen, running = settings or Settings(), executor or make_executor()
+    chosen.check()
     if not Path(folder).exists():
         # What cannot run is one sentence, and leaves no folder behind.
         running.check(chosen)
     store = Store(folder)
-    with store.locked():
+    with _on_disk(store.folder), store.locked():
         store.clean()
         store.write_plan(plan)
         done = store.done(plan.cells, predictions=chosen.predictions, retry_failed=retry_failed)
@@ -73,6 +79,8 @@ def run_plan(
 
         def emit(event: Event) -> None:
             if isinstance(event, Finished):
+                if event.outcome.fault is not None:
+                    raise SetupError(f"{event.cell.label} cannot run: {event.outcome.fault}")
                 done[event.cell.id] = Record.from_json(store.write(event.cell, event.outcome))
             if watch is not None:
                 watch(event)
@@ -80,6 +88,21 @@ def run_plan(
         if missing:
             _run(running, missing, chosen, emit, store.folder / CACHE)
     return Result(tuple(done[cell.id] for cell in plan.cells), len(missing))
+
+
+@contextmanager
+def _on_disk(folder: Path) -> Iterator[None]:
+    """Turn what the system refuses while records are kept into one sentence."""
+    try:
+        yield
+    except BrokenPipeError:  # Who read the output has gone; the records are well.
+        raise
+    except OSError as error:
+        where = error.filename or folder
+        raise SetupError(
+            f"`{where}` cannot be used: {error.strerror or error}; mend that or give another folder, and the same "
+            "command goes on where it stopped."
+        ) from error
 
 
 def _run(executor: Executor, cells: list[Cell], settings: Settings, emit: Emit, cache: Path) -> None:

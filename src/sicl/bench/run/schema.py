@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any, Literal
 
+from sicl.bench.plan.cell import Cell
 from sicl.errors import DataError, OptionError
 
-SCHEMA = 1
+SCHEMA = 2
+READ = (1, 2)
+"""The schemas that are read: records of schema 1 may lack the digest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +23,7 @@ class Record:
     Args:
         dataset: for example "cifar10-c".
         model: for example "resnet18".
-        method: "source", "batchnorm", "tent", "eata", "sar", "rotta", "sotta".
+        method: for example "tent".
         stream: "benign", "dynamic", "noisy", "continual", "mixed".
         seed: the seed of the whole cell.
         corruption: the corruption of a benign or noisy stream; None for streams of several.
@@ -36,7 +39,8 @@ class Record:
         environment: versions, device, seeds.
         timing: seconds by phase.
         data: provenance of the data and weights.
-        schema: the version of this format.
+        counters: what the adapter counted: updates, samples kept for them, resets (SAR's recoveries).
+        schema: the version of this format; the file also has a `digest` of all this.
     """
 
     dataset: str
@@ -57,6 +61,7 @@ class Record:
     environment: dict[str, Any] = field(default_factory=dict)
     timing: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -72,72 +77,92 @@ class Record:
         what = f"{self.stream} {self.corruption}{level}" if self.corruption else self.stream
         return f"{self.dataset} / {self.model} / {self.method} / {what} / seed {self.seed}"
 
+    @property
+    def cell_id(self) -> str:
+        """The id of the cell that this is the result of; empty if the configuration is incomplete."""
+        try:
+            return Cell({key: value for key, value in self.spec.items() if key != "resolved"}).id
+        except (KeyError, TypeError, AttributeError):
+            return ""
+
     def to_json(self) -> str:
-        """Return the record as one JSON object; NaN and infinity are refused, missing values are null."""
-        return json.dumps(asdict(self), allow_nan=False, separators=(",", ":")) + "\n"
+        """Return the record as one JSON object with a digest of its content.
+
+        Raises:
+            ValueError: it has what JSON has not: NaN, infinity, half a character, an object. Missing values are None.
+        """
+        text = json.dumps(asdict(self), allow_nan=False, separators=(",", ":"))
+        text.encode()
+        return f'{text[:-1]},"digest":"{_digest(json.loads(text))}"}}\n'
 
     @classmethod
     def from_json(cls, text: str) -> Record:
         """Read what `to_json` wrote.
 
         Raises:
-            DataError: not JSON, not a record, or a record of another schema.
+            DataError: not JSON, not a record, edited since, or a record of another schema.
         """
         try:
-            values = json.loads(text)
-        except json.JSONDecodeError as error:
+            return cls.from_values(json.loads(text))
+        except (ValueError, RecursionError) as error:
             raise DataError(f"A record must be JSON: {error}.") from error
+
+    @classmethod
+    def from_values(cls, values: Any) -> Record:
+        """Read what `to_json` wrote, once it is no text any more."""
         if not is_record(values):
             raise DataError("A record must be a JSON object with `schema`, `status` and `calibrators`.")
-        if values["schema"] != SCHEMA:
-            raise DataError(f"This version reads records of schema {SCHEMA}, got {values['schema']!r}.")
+        if values["schema"] not in READ:
+            raise DataError(f"This version reads records of schema 1 and 2, got {values['schema']!r}.")
+        values = dict(values)
+        digest = values.pop("digest", None)
+        if digest != _digest(values) and (digest is not None or values["schema"] > 1):
+            raise DataError("It is not as it was written: its digest is that of another content.")
         known = {item.name for item in fields(cls)}
         if unknown := sorted(set(values) - known):
             raise DataError(
                 f"A record has no field {', '.join(unknown)}; known are {', '.join(sorted(known))}."
             )
-        values["segments"] = [tuple(segment) for segment in values.get("segments", [])]
         try:
-            return cls(**values)
-        except TypeError as error:
+            values["segments"] = [tuple(segment) for segment in values.get("segments", [])]
+            record = cls(**values)
+            record.require_shape()
+        except (TypeError, ValueError) as error:
             raise DataError(f"A record lacks fields: {error}.") from error
+        return record
+
+    def require_shape(self) -> None:
+        """Raise `TypeError` unless every field is of its type, as far as readers rely on it."""
+        for names, wanted in _SHAPE.items():
+            for name in names:
+                value = getattr(self, name)
+                if not isinstance(value, wanted) or isinstance(value, bool):
+                    raise TypeError(f"`{name}` is {type(value).__name__}")
+        if not all(isinstance(row, dict) for row in self.calibrators.values()):
+            raise TypeError("`calibrators` must hold tables")
+
+
+_NONE = type(None)
+_SHAPE: dict[tuple[str, ...], Any] = {
+    ("dataset", "model", "method", "stream"): str,
+    ("seed", "n", "n_ood"): int,
+    ("corruption", "error"): (str, _NONE),
+    ("severity",): (int, _NONE),
+    ("accuracy",): (int, float, _NONE),
+    ("calibrators", "spec", "environment", "timing", "data"): dict,
+}
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    """Return a checksum of what a record says, whatever its layout; where and how long it ran is left out.
+
+    So two runs of one cell that come to the same result have the same.
+    """
+    content = {key: value for key, value in values.items() if key not in ("environment", "timing")}
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:32]
 
 
 def is_record(values: object) -> bool:
     """Return whether a JSON value looks like a record of any schema."""
     return isinstance(values, Mapping) and {"schema", "status", "calibrators"} <= values.keys()
-
-
-def load_records(folder: str | Path) -> list[Record]:
-    """Read every record under `folder` (`*.json`, at any depth), sorted by path.
-
-    JSON files that are no records (a plan, say) are left alone; a damaged one is an error.
-
-    Raises:
-        DataError: the folder is missing, holds no record, or holds a damaged JSON file.
-    """
-    root = Path(folder)
-    if not root.is_dir():
-        raise DataError(f"`{root}` is no folder. Give the folder that `sicl bench` wrote its records into.")
-    records = []
-    for path in sorted(root.rglob("*.json")):
-        text = path.read_text(encoding="utf-8")
-        try:
-            if is_record(json.loads(text)):
-                records.append(Record.from_json(text))
-        except (json.JSONDecodeError, DataError) as error:
-            raise DataError(
-                f"`{path}` cannot be read: {error} Remove the file or run its cell again."
-            ) from error
-    if not records:
-        raise DataError(f"`{root}` holds no records (`*.json`). Run a benchmark into it first.")
-    return records
-
-
-def planned_cells(folder: str | Path) -> int | None:
-    """Return how many cells the folder's plan has, or None unless exactly one plan lies beside the records."""
-    plans = [json.loads(path.read_text(encoding="utf-8")) for path in Path(folder).glob("plan-*.json")]
-    counts = [
-        plan["cells"] for plan in plans if isinstance(plan, Mapping) and isinstance(plan.get("cells"), int)
-    ]
-    return counts[0] if len(counts) == 1 else None

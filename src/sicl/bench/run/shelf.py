@@ -66,12 +66,8 @@ class Shelf:
         return found
 
     def _load_dataset(self, name: str, split: str) -> Dataset:
-        if registry.OWN.fullmatch(name) and name.partition(":")[0] not in (
-            "folder",
-            "imagenet",
-            "imagenet-c",
-        ):
-            made = registry.import_own(name)(self.data, split)
+        if registry.OWN.fullmatch(name) and name.partition(":")[0] not in registry.PLACES:
+            made = registry.import_own_maker(name)(self.data, split)
             if not isinstance(made, Dataset):
                 raise OptionError(f"{name!r} must return a sicl.data.Dataset, got {type(made).__name__}.")
             return made
@@ -80,7 +76,7 @@ class Shelf:
     def _load_model(self, load: str, options: Mapping[str, Any]) -> tuple[nn.Module, str]:
         scheme = load.partition(":")[0]
         if registry.OWN.fullmatch(load) and scheme not in registry.MODEL_LIBRARIES:
-            made = registry.import_own(load)
+            made = registry.import_own_maker(load)
             # A class or function makes the model; a module object is the model.
             model = made(**options) if inspect.isroutine(made) or inspect.isclass(made) else made
             if not isinstance(model, nn.Module):
@@ -101,7 +97,12 @@ def weights_checksum(model: nn.Module) -> str:
 
 
 def require_classes(model: nn.Module, dataset: Dataset, load: str) -> None:
-    """Raise `OptionError` if the data set has classes the model does not know."""
+    """Raise `OptionError` if the data set has no labels, or classes the model does not know."""
+    if not dataset.labelled:
+        raise OptionError(
+            f"{dataset.name!r} has no class folders, so nothing can be measured on it; sort its pictures into one "
+            "folder a class, or use `sicl predict`."
+        )
     known = count_classes(model)
     if known is not None and known < dataset.n_classes:
         raise OptionError(

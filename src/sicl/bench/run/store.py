@@ -44,17 +44,20 @@ class Store:
         """Return a cell's record, or None if it has not been run.
 
         Raises:
-            DataError: the file is damaged.
+            DataError: the file is damaged, edited, or another cell's.
         """
         path = self.path(cell)
         try:
-            return Record.from_json(path.read_text(encoding="utf-8"))
+            record = Record.from_json(path.read_bytes().decode("utf-8", "replace"))
+            if record.cell_id != cell.id:
+                raise DataError(f"It is the record of another cell, {record.label}.")
         except FileNotFoundError:
             return None
         except DataError as error:
             raise DataError(
                 f"`{path}` cannot be read: {error} Remove the file to run its cell again."
             ) from error
+        return record
 
     def write(self, cell: Cell, outcome: Outcome) -> str:
         """Keep a cell's predictions, then its record: a record that is there is complete. Returns its text."""
@@ -80,7 +83,9 @@ class Store:
 
     def write_plan(self, plan: Plan) -> None:
         """Keep the plan beside its results, for whoever finds them."""
-        text = json.dumps({"plan": plan.name, "table": plan.table, "cells": len(plan)}, indent=1, default=str)
+        ids = [cell.id for cell in plan.cells]
+        content = {"plan": plan.name, "table": plan.table, "cells": len(plan), "ids": ids}
+        text = json.dumps(content, indent=1, default=str)
         write_atomic(self.folder / f"plan-{_word(plan.name)}.json", text + "\n")
 
     def clean(self) -> None:

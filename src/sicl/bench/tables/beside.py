@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sicl.bench.run.schema import Record
+from sicl.bench.tables.names import short_calibrator
 from sicl.bench.tables.printed import printed_value
 from sicl.bench.tables.sheets import Sheet, over, pivot
 from sicl.bench.tables.summary import Comparison, compare_with_paper, group_records
@@ -18,11 +19,16 @@ def beside(records: Sequence[Record]) -> list[Sheet]:
     if not rows:
         return []
     table = tuple(
-        (f"{row.group.title} / {row.calibrator}", (row.ours, row.paper, row.ours - row.paper)) for row in rows
+        (f"{row.group.title} / {_named(row.calibrator)}", (row.ours, row.paper, row.ours - row.paper))
+        for row in rows
     )
     note = "Cumulative ECE, or accuracy, in %. " + over(records)
-    full = Sheet("paper", "Beside the paper", "setting", COLUMNS, table, note, drawn=COLUMNS[:2])
+    full = Sheet("paper", "Beside the paper", "setting", COLUMNS, table, note)
     return [full, _differences(rows, note)]
+
+
+def _named(calibrator: str) -> str:
+    return short_calibrator(calibrator) if calibrator != "accuracy" else calibrator
 
 
 def _differences(rows: Sequence[Comparison], note: str) -> Sheet:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sicl.bench.tables.printed import CORRUPTIONS
 
 MISSING = "\N{EN DASH}"
-CALIBRATORS = {
+CALIBRATOR_NAMES = {
     "softmax": "Softmax",
     "temperature_scaling": "Temperature scaling",
     "mc_dropout": "MC dropout",
@@ -25,6 +25,13 @@ METHODS = {
     "sar": "SAR",
     "rotta": "RoTTA",
     "sotta": "SoTTA",
+    "come": "COME",
+    "sar+come": "SAR with COME",
+    "deyo": "DeYO",
+    "cotta": "CoTTA",
+    "roid": "ROID",
+    "lame": "LAME",
+    "sotta+sicl": "SoTTA with SICL",
 }
 DATASETS = {
     "cifar10-c": "CIFAR-10-C",
@@ -35,7 +42,13 @@ DATASETS = {
     "imagenet": "ImageNet",
     "demo": "Demo",
 }
-MODELS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50", "resnet101": "ResNet-101", "vit": "ViT"}
+MODELS = {
+    "resnet18": "ResNet-18",
+    "resnet50": "ResNet-50",
+    "resnet101": "ResNet-101",
+    "vit": "ViT",
+    "vit_tiny": "ViT-Tiny",
+}
 STREAMS = {name: name.capitalize() for name in ("benign", "dynamic", "noisy", "continual", "mixed")}
 SHORT = ("Gauss", "Shot", "Impulse", "Defocus", "Glass", "Motion", "Zoom", "Snow", "Frost", "Fog")
 SHORT_DOMAINS = dict(zip(CORRUPTIONS, (*SHORT, "Bright", "Contrast", "Elastic", "Pixelate", "JPEG")))
@@ -99,7 +112,7 @@ METRICS = {
 
 def calibrator_name(key: str) -> str:
     """Return how a calibrator is written."""
-    return CALIBRATORS.get(key, _title(key))
+    return CALIBRATOR_NAMES.get(key, _title(key))
 
 
 def short_calibrator(key: str) -> str:

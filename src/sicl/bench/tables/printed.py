@@ -12,25 +12,19 @@ from sicl.errors import require_choice
 Table = Literal["main", "corruptions"]
 Key = tuple[str, str, str, str, str, str | None]
 
-CORRUPTIONS = (
-    "gaussian_noise",
-    "shot_noise",
-    "impulse_noise",
-    "defocus_blur",
-    "glass_blur",
-    "motion_blur",
-    "zoom_blur",
-    "snow",
-    "frost",
-    "fog",
-    "brightness",
-    "contrast",
-    "elastic_transform",
-    "pixelate",
-    "jpeg_compression",
-)
-CALIBRATORS = ("temperature_scaling", "mc_dropout", "transcal", "pseudocal", "sicl")
-AVERAGE = "average"
+
+@cache
+def _raw() -> dict[str, dict[str, list[Any]]]:
+    text = files("sicl.bench.tables").joinpath("printed.json").read_text(encoding="utf-8")
+    loaded: dict[str, dict[str, list[Any]]] = json.loads(text)
+    return loaded
+
+
+CORRUPTIONS: tuple[str, ...] = tuple(_raw()["corruptions"]["columns"])
+"""The columns of its tables: the fifteen corruptions in their usual order."""
+
+BESIDE = tuple(dict.fromkeys(row[2] for row in _raw()["corruptions"]["rows"]))
+"""The calibrators it prints numbers of."""
 
 
 class Inconsistency(NamedTuple):
@@ -128,19 +122,12 @@ def inconsistencies(*, tolerance: float = 0.001) -> list[Inconsistency]:
 def paper_wins(calibrator: str = "sicl") -> tuple[int, int]:
     """Return in how many settings of the main table a calibrator's printed ECE is lowest, and of how many."""
     values = _values("main")
-    settings = {key[:4] for key in values if key[4] in CALIBRATORS}
+    settings = {key[:4] for key in values if key[4] in BESIDE}
     wins = 0
     for stream, dataset, model, method in settings:
-        row = {name: values[stream, dataset, model, method, name, None] for name in CALIBRATORS}
+        row = {name: values[stream, dataset, model, method, name, None] for name in BESIDE}
         wins += row[calibrator] == min(row.values())
     return wins, len(settings)
-
-
-@cache
-def _raw() -> dict[str, dict[str, list[Any]]]:
-    text = files("sicl.bench.tables").joinpath("printed.json").read_text(encoding="utf-8")
-    loaded: dict[str, dict[str, list[Any]]] = json.loads(text)
-    return loaded
 
 
 @cache

@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
 from sicl.bench.run.schema import Record
+from sicl.bench.tables.escape import csv_text, markdown_text
 
 Cells = Iterator[tuple[Record, str, dict[str, Any]]]
 Row = tuple[str, tuple[float | None, ...]]
@@ -28,7 +29,8 @@ class Sheet:
         rows: (name, a number for each column).
         note: what the reader must know, the missing cells above all.
         digits: decimals of a number that is not whole; None: as many as small numbers need.
-        drawn: the columns that are drawn; all unless given.
+        best: "row" or "column": the lowest number of each is bold.
+        aside: rows (or columns, if rows are compared) that are not compared, such as the accuracy.
     """
 
     name: str
@@ -38,23 +40,68 @@ class Sheet:
     rows: tuple[Row, ...]
     note: str = ""
     digits: int | None = 1
-    drawn: tuple[str, ...] = ()
+    best: Literal["", "row", "column"] = ""
+    aside: tuple[str, ...] = ()
+
+    @property
+    def numeric(self) -> bool:
+        """Say whether the rows are numbers, so that a line can be drawn through them."""
+        try:
+            return len({float(name) for name, _ in self.rows}) > 1
+        except ValueError:
+            return False
+
+    def texts(self, mark: str = "**{}**") -> list[list[str]]:
+        """Return every number as it is written, the best in bold."""
+        found = [[number(value, self.digits) for value in values] for _, values in self.rows]
+        if not self.best:
+            return found
+        down = self.best == "column"
+        compared = [
+            [(i, j) for i, j in line if (self.rows[i][0] if down else self.columns[j]) not in self.aside]
+            for line in self._lines(down)
+        ]
+        for line in compared:
+            known = [(value, i, j) for i, j in line if (value := self.rows[i][1][j]) is not None]
+            lowest = number(min(known)[0], self.digits) if known else ""
+            for _, i, j in known:
+                if found[i][j] == lowest:
+                    found[i][j] = mark.format(lowest)
+        return found
+
+    def _lines(self, down: bool) -> list[list[tuple[int, int]]]:
+        rows, columns = range(len(self.rows)), range(len(self.columns))
+        return (
+            [[(i, j) for i in rows] for j in columns] if down else [[(i, j) for j in columns] for i in rows]
+        )
+
+    def turned(self) -> Sheet:
+        """Return the sheet with rows and columns exchanged."""
+        rows = tuple(
+            (column, tuple(values[j] for _, values in self.rows)) for j, column in enumerate(self.columns)
+        )
+        other: dict[str, Literal["", "row", "column"]] = {"": "", "row": "column", "column": "row"}
+        columns = tuple(name for name, _ in self.rows)
+        return replace(self, columns=columns, rows=rows, best=other[self.best], corner="")
 
     def to_csv(self) -> str:
         """Return the sheet as CSV."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow((self.corner, *self.columns))
+        writer.writerow(map(csv_text, (self.corner, *self.columns)))
         for name, values in self.rows:
-            writer.writerow((name, *("" if value is None else repr(round(value, 6)) for value in values)))
+            writer.writerow(
+                (csv_text(name), *("" if value is None else repr(round(value, 6)) for value in values))
+            )
         return out.getvalue()
 
     def to_markdown(self) -> str:
         """Return the sheet as a Markdown section."""
-        lines = [f"## {self.title}", "", f"| {self.corner} | " + " | ".join(self.columns) + " |"]
+        heads = " | ".join(markdown_text(name) for name in (self.corner, *self.columns))
+        lines = [f"## {markdown_text(self.title)}", "", f"| {heads} |"]
         lines.append("|---|" + "---:|" * len(self.columns))
-        for name, values in self.rows:
-            lines.append(f"| {name} | " + " | ".join(number(value, self.digits) for value in values) + " |")
+        for (name, _), values in zip(self.rows, self.texts()):
+            lines.append(f"| {markdown_text(name)} | " + " | ".join(values) + " |")
         return "\n".join([*lines, "", self.note, ""])
 
 

@@ -8,7 +8,7 @@ from statistics import mean, stdev
 
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.names import (
-    CALIBRATORS,
+    CALIBRATOR_NAMES,
     DATASETS,
     METHODS,
     METRICS,
@@ -87,7 +87,7 @@ def group_records(records: Iterable[Record]) -> list[Group]:
 
 def calibrators_of(records: Iterable[Record]) -> list[str]:
     """Return every calibrator that occurs, SICL last."""
-    return ordered({name for record in records for name in record.calibrators}, CALIBRATORS)
+    return ordered({name for record in records for name in record.calibrators}, CALIBRATOR_NAMES)
 
 
 def domains_of(records: Iterable[Record]) -> list[str]:

@@ -44,31 +44,30 @@ class SiclCalibration(Calibration):
     """How far the predictions of a network survive, batch by batch.
 
     Args:
-        options: the configuration.
+        spec: the configuration.
         adapter: whose network is asked.
         source: labelled source data to fit the map to correctness on.
     """
 
-    def __init__(self, options: Options, adapter: Adapter, source: SourceData | None = None) -> None:
-        self.options = options
+    def __init__(self, spec: Options, adapter: Adapter, source: SourceData | None = None) -> None:
+        self.spec = spec
         self.anchor = Anchor(adapter.network)
         self.generator = torch.Generator(device_of(adapter.network))
-        self.draws = Draws(options, self.generator)
+        self.draws = Draws(spec, self.generator)
         self.graphs = Graphs()
-        self.witnesses = witnesses_of(options, self.anchor, self.draws, self.graphs)
+        self.witnesses = witnesses_of(spec, self.anchor, self.draws, self.graphs)
         self.poll = Poll([w.network for w in self.witnesses], self.graphs, self.generator)
-        self.temper = Temper(self.generator.device, options.seed)
+        self.temper = Temper(self.generator.device, spec.seed)
         self.guard = Guard(self.anchor)
-        self.company = Company(options.seed)
+        self.company = Company(spec.seed)
         self.say = Say()
         self.level = Recent(WINDOW)
         self.fitted: Fitted | None = None
         self.reset()
         if source is not None:
-            trial = replace(
-                options, fitted=False, engine="twin" if options.engine == "auto" else options.engine
-            )
-            self.fitted = fit_on_source(adapter, source, lambda a: SiclCalibration(trial, a), options.seed)
+            # Graphs cost more to capture than eighteen batches give back.
+            trial = replace(spec, fitted=False, engine="twin" if spec.engine == "auto" else spec.engine)
+            self.fitted = fit_on_source(adapter, source, lambda a: SiclCalibration(trial, a), spec.seed)
 
     @property
     def engine(self) -> Engine:
@@ -83,7 +82,7 @@ class SiclCalibration(Calibration):
             confidence, answers, signals = self._ask(moment)
             if self.fitted is not None and len(answers) == len(self.witnesses):
                 confidence = self.fitted(self._features(confidence, answers))
-            if self.options.relaxation == "printed":
+            if self.spec.relaxation == "printed":
                 kept = 1 - signals["content_invariance"]
                 confidence, signals["error"] = confidence * kept, signals["error"] * kept
             return confidence, signals
@@ -108,7 +107,7 @@ class SiclCalibration(Calibration):
 
     @property
     def _tempers(self) -> bool:
-        return self.options.temper and "softmax" in self.options.members
+        return self.spec.temper and "softmax" in self.spec.members
 
     def _features(self, confidence: Tensor, answers: Answers) -> Tensor:
         """Log-odds of the confidence and of every answer, and their means over the recent stream."""
@@ -138,7 +137,7 @@ class SiclCalibration(Calibration):
         """Put all questions to all witnesses; as often as the batch needs, if that is asked."""
         counts = self._counts(len(asked))
         asks = [Ask(q, counts[name]) for questions in asked.values() for name, q in questions.items()]
-        adaptive, one = self.options.variants == "adaptive", torch.ones((), device=labels.device)
+        adaptive, one = self.spec.variants == "adaptive", torch.ones((), device=labels.device)
         wanted = [ask.question for ask in asks] if adaptive else list(asked.get("anchor", {}).values())
         polled = self.poll(
             asks,
@@ -148,7 +147,7 @@ class SiclCalibration(Calibration):
             begun=begun,
             keep=tuple(dict.fromkeys(question.engine for question in wanted)),
             # What depends on values, or on batches before, cannot be replayed.
-            steady=self.options.style != "mixstyle" and len(labels) >= SMALL_BATCH,
+            steady=self.spec.style != "mixstyle" and len(labels) >= SMALL_BATCH,
         )
         votes = polled.by_question()
         if adaptive:
@@ -158,7 +157,7 @@ class SiclCalibration(Calibration):
                 again = [Ask(question, n) for question, n in counts.items()]
                 return self.poll.again(again, polled, labels, one).by_question()
 
-            votes |= settle(drawn, more, self.options.votes)
+            votes |= settle(drawn, more, self.spec.votes)
         style = next((seen for q, seen in polled.known.items() if q.name == "style"), None)
         if style is not None:
             self.draws.styles.add(style)
@@ -166,12 +165,12 @@ class SiclCalibration(Calibration):
 
     def _counts(self, witnesses: int) -> dict[Name, int]:
         """How many variants each question begins with, for each witness."""
-        content = self.options.content_variants
-        if self.options.variants == "adaptive":
+        content = self.spec.content_variants
+        if self.spec.variants == "adaptive":
             style = content = ROUNDS[0]
         else:
-            style = self.options.variants
-            style = max(1, style // witnesses) if self.options.say == "learnt" else style
+            style = self.spec.variants
+            style = max(1, style // witnesses) if self.spec.say == "learnt" else style
         return {"softmax": 1, "mirror": 1, "crop": N_CROPS, "style": style, "content": content}
 
     def _answers(
@@ -184,17 +183,17 @@ class SiclCalibration(Calibration):
             own, signals["temperature"] = self.temper.confidence(logits, labels), self.temper.temperature
         answers, errors = {}, {}
         for witness, questions in asked.items():
-            known = witness == "network" and "softmax" in self.options.members
+            known = witness == "network" and "softmax" in self.spec.members
             rows, doubts = ([own], [torch.zeros_like(own)]) if known else ([], [])
             for name, question in questions.items():
-                seen = votes[question].of(self.options.votes)
+                seen = votes[question].of(self.spec.votes)
                 mean = seen.mean(dim=0)
                 signals[f"{name}_invariance" if witness == "network" else f"{witness}_{name}"] = mean
-                if name not in self.options.members:
+                if name not in self.spec.members:
                     continue
                 if question.drawn:
                     rows.append(mean)
-                    doubts.append(standard_error(self._observed(votes[question]), self.options.votes))
+                    doubts.append(standard_error(self._observed(votes[question]), self.spec.votes))
                 else:
                     rows.extend(seen)
                     doubts.extend(torch.zeros_like(seen))
@@ -205,7 +204,7 @@ class SiclCalibration(Calibration):
         self, answers: Answers, errors: Answers, collapse: Tensor, signals: Signals
     ) -> tuple[Tensor, Tensor]:
         """Return the mean of all answers, by how much say each has, and its standard error."""
-        if self.options.say == "equal":
+        if self.spec.say == "equal":
             rows, doubts = torch.cat(list(answers.values())), torch.cat(list(errors.values()))
             return rows.mean(dim=0), doubts.square().sum(dim=0).sqrt() / len(rows)
         self.say.observe(answers)
@@ -224,7 +223,7 @@ class SiclCalibration(Calibration):
 
     def _collapse(self, asked: Asked, images: Tensor, labels: Tensor, begun: dict[Engine, Begun]) -> Tensor:
         """How far the network has collapsed beside the anchor."""
-        if self.options.relaxation != "guard":
+        if self.spec.relaxation != "guard":
             return labels.new_zeros((), dtype=torch.float32)
 
         def anchored() -> Tensor:
@@ -237,12 +236,12 @@ class SiclCalibration(Calibration):
 
     def _observed(self, votes: Votes) -> Votes:
         """Votes that count as independent: an adaptive budget gives pairs already."""
-        independent = self.options.variants == "adaptive" or self.options.noise == "independent"
+        independent = self.spec.variants == "adaptive" or self.spec.noise == "independent"
         return votes if independent else paired(votes)
 
     def reset(self) -> None:
         """Forget the recent batches and start the noise anew."""
-        self.generator.manual_seed(self.options.seed)
+        self.generator.manual_seed(self.spec.seed)
         for part in (self.company, self.guard, self.temper, self.say):
             part.reset()
         self.draws.styles.clear()

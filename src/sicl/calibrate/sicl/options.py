@@ -7,7 +7,8 @@ from typing import Literal
 
 from sicl import perturb
 from sicl.engine.engine import EngineOptions
-from sicl.errors import OptionError, require_choice, require_positive
+from sicl.errors import OptionError, require_positive
+from sicl.spec import Spec
 
 Name = Literal["softmax", "mirror", "crop", "style", "content"]
 NAMES: tuple[Name, ...] = ("softmax", "mirror", "crop", "style", "content")
@@ -18,48 +19,8 @@ WITNESSES: tuple[Who, ...] = ("network", "anchor", "batch")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """The fields of `SICL`, validated.
-
-    Args:
-        members: the questions whose votes count: the "softmax" itself, the "mirror" image (leave it out where left
-            and right matter), three "crop"s of it, "style" variants (the paper's), noise in the "content".
-        witnesses: who is asked: the "network" as it predicts; the "anchor", which is the network as it was attached
-            (for one that adapts); the network normalised by the "batch" at hand (for one that uses running
-            statistics).
-        say: how votes are weighed: "learnt": by how far a witness's answers agree with each other on the recent
-            stream; "equal": all alike (printed).
-        fitted: map the answers to correctness by labelled source data, which `attach(..., source=)` must then bring
-            (and which it asks for by itself).
-        variants: style variants a batch (the paper's N), shared between the witnesses; "adaptive": 4 to 20 each, as
-            many as a sample's confidence needs to settle (content variants too).
-        content_variants: content variants a batch, where they are needed.
-        votes: "hard": share of variants with the same class (printed); "soft": their mean probability of it.
-        style: "gaussian" noise on the statistics (printed), the style of another sample of the batch ("swap"),
-            or a random mixture with it ("mixstyle").
-        delta: the noise's unit, the spread of channel means over the batch: per "channel" or one "global".
-        components: perturb "both" statistics, only the "mean" or only the "std".
-        style_scale: multiple of delta, for "gaussian".
-        content_scale: multiple of the content noise.
-        noise: "independent" variants (printed), or "antithetic" pairs of opposite signs: same distribution,
-            less variance, so fewer variants give the same answer.
-        relaxation: "printed": times (1 - content invariance); "none"; "guard": the network loses its say to the
-            anchor, as far as it has collapsed onto fewer classes than that.
-        temper: take the softmax at the temperature that fits images mixed from the stream.
-        layer: where to perturb style: "stem" (what enters the first stage), "auto" (what leaves it: the
-            paper's place), a module name, or "NAME:input".
-        content_layer: where to perturb content, likewise.
-        norm: batch norms during variants: "frozen" at the clean batch's statistics, or each variant's "batch".
-        mixstyle_alpha: of the Beta distribution that mixes styles.
-        engine: how variants are computed; see `docs/engine.md`. "auto" finds the fastest that works.
-        precision: of the variants' passes; "auto": bfloat16 where the device is faster in it.
-        max_batch: the most rows sent through the network at once; None: as many as `max_memory` allows.
-        max_memory: GiB that variants may take at once.
-        seed: of the noise.
-
-    Raises:
-        OptionError: a value is out of range.
-    """
+class Options(Spec):
+    """The fields of `SICL`, where each is explained, and what follows from them."""
 
     members: tuple[Name, ...] = ("softmax", "mirror", "crop", "style")
     witnesses: tuple[Who, ...] = WITNESSES
@@ -87,26 +48,12 @@ class Options:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "members", tuple(self.members))
-        object.__setattr__(self, "witnesses", tuple(self.witnesses))
         require_positive(
             variants=20 if self.variants == "adaptive" else self.variants,
             style_scale=self.style_scale,
             content_scale=self.content_scale,
             mixstyle_alpha=self.mixstyle_alpha,
         )
-        for member in self.members:
-            require_choice(NAMES, members=member)
-        for witness in self.witnesses:
-            require_choice(WITNESSES, witnesses=witness)
-        require_choice(("learnt", "equal"), say=self.say)
-        require_choice(("hard", "soft"), votes=self.votes)
-        require_choice(("gaussian", "mixstyle", "swap"), style=self.style)
-        require_choice(("channel", "global"), delta=self.delta)
-        require_choice(("both", "mean", "std"), components=self.components)
-        require_choice(("antithetic", "independent"), noise=self.noise)
-        require_choice(("printed", "none", "guard"), relaxation=self.relaxation)
-        require_choice(("frozen", "batch"), norm=self.norm)
         self.engine_options()
         if not self.members:
             raise OptionError(f"`members` must name at least one of {', '.join(NAMES)}, got none.")

@@ -1,0 +1,156 @@
+"""What calibrated confidence is worth without labels: estimated accuracy and promised risk, over records.
+
+    python benchmarks/risk.py results/resnet18-cifar10-c results/resnet18-cifar100-c [--svg FILE] [--json FILE]
+
+For every calibrator of the records: how far the mean confidence of a 256-sample window lies from its accuracy, and
+the error rate of the samples that `accept(risk=...)` would take, beside the rate it promised. Records keep 15
+reliability bins and 50 points of the risk-coverage curve; between them both are interpolated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from sicl.bench.run.schema import Record, load_records
+from sicl.bench.tables.names import calibrator_name
+from sicl.bench.tables.svg import Frame, Scale, number, spread_labels, tag, text
+
+RISKS = (0.05, 0.1, 0.2)
+CAUTION = 5 / 3
+SHOWN = (("softmax", 1.0), ("mc_dropout", 1.0), ("pseudocal", 1.0), ("sicl", 1.0), ("sicl", CAUTION))
+
+
+def window_errors(record: Record, calibrator: str) -> np.ndarray:
+    """Return |mean confidence - accuracy| of the record's windows."""
+    over = record.calibrators[calibrator]["over_time"]
+    return np.abs(np.array(over["confidence"]) - np.array(over["accuracy"]))
+
+
+def realised(record: Record, calibrator: str, risk: float) -> tuple[float, float]:
+    """Return (realised risk, coverage) of what is accepted at a promised risk; NaN where nothing is."""
+    part = record.calibrators[calibrator]
+    bins = {key: np.array(part["reliability"][key])[::-1] for key in ("count", "confidence")}
+    seen = bins["count"].cumsum()
+    doubt = (bins["count"] * (1 - bins["confidence"])).cumsum() / np.maximum(seen, 1)
+    fits = np.flatnonzero((doubt <= risk) & (seen > 0))
+    if not len(fits):
+        return float("nan"), 0.0
+    last = int(fits[-1])
+    coverage = float(seen[last] / seen[-1])
+    if last + 1 < len(seen) and seen[last + 1] > seen[last]:
+        # Within the next bin all samples are taken to have its mean confidence.
+        worse = 1 - bins["confidence"][last + 1]
+        extra = (risk - doubt[last]) * seen[last] / max(worse - risk, 1e-9)
+        coverage += float(min(extra, bins["count"][last + 1]) / seen[-1])
+    curve = part["risk_coverage"]
+    return float(np.interp(coverage, curve["coverage"], curve["risk"])), coverage
+
+
+def rows(records: Sequence[Record]) -> list[dict[str, object]]:
+    """Return one row a calibrator."""
+    table = []
+    for name, caution in SHOWN:
+        own = [record for record in records if record.status == "done" and name in record.calibrators]
+        if not own:
+            continue
+        errors = np.concatenate([window_errors(record, name) for record in own])
+        row: dict[str, object] = {"calibrator": name, "caution": caution, "streams": len(own)}
+        row |= {"estimate_error": float(errors.mean()), "within_5": float((errors <= 0.05).mean())}
+        for risk in RISKS:
+            found = np.array([realised(record, name, risk / caution) for record in own])
+            kept = np.nan_to_num(found[:, 0], nan=0.0) <= risk + 0.01
+            row[f"{risk:g}"] = {
+                "realised": float(np.nanmean(found[:, 0])) if np.isfinite(found[:, 0]).any() else None,
+                "worst_in_ten": float(np.nanquantile(found[:, 0], 0.9)),
+                "kept": float(kept.mean()),
+                "coverage": float(found[:, 1].mean()),
+            }
+        table.append(row)
+    return table
+
+
+def figure(records: Sequence[Record]) -> str:
+    """Return promised against realised risk as an SVG: a line a calibrator, a band for nine of ten streams."""
+    frame = Frame(460, 300, Scale(0, 0.3, 44, 372), Scale(0, 0.5, 262, 16))
+    style = (
+        "text{font:11px system-ui,sans-serif;fill:#5c6470}.grid{stroke:#eceef2;fill:none}"
+        ".axis{stroke:#8b93a1;fill:none}.end{text-anchor:end}.mid{text-anchor:middle}.line{fill:none;stroke-width:2.2}"
+    )
+    ticks = (0, 0.1, 0.2, 0.3)
+    parts = [tag("style", style), tag("rect", width=460, height=300, fill="#fff")]
+    parts.append(frame.axes(ticks, (0, 0.1, 0.2, 0.3, 0.4, 0.5), _percent, _percent))
+    ideal = f"M{number(frame.x(0))} {number(frame.y(0))}L{number(frame.x(0.3))} {number(frame.y(0.3))}"
+    parts.append(tag("path", d=ideal, stroke="#8b93a1", stroke_dasharray="4 3"))
+    named: list[tuple[str, str, float]] = []
+    promised = np.linspace(0.02, 0.3, 15)
+    for name, colour in (("softmax", "#6b7280"), ("pseudocal", "#17875a"), ("sicl", "#d11149")):
+        own = [record for record in records if record.status == "done" and name in record.calibrators]
+        found = [[realised(record, name, float(risk))[0] for record in own] for risk in promised]
+        known = [(risk, column) for risk, column in zip(promised, found) if np.isfinite(column).any()]
+        ends = [np.nanquantile(column, (0.1, 0.5, 0.9)) for _, column in known]
+        place = [frame.x(float(risk)) for risk, _ in known]
+        upper = [f"{number(x)},{number(frame.y(min(0.5, end[2])))}" for x, end in zip(place, ends)]
+        lower = [f"{number(x)},{number(frame.y(min(0.5, end[0])))}" for x, end in zip(place, ends)]
+        middle = [f"{number(x)},{number(frame.y(min(0.5, end[1])))}" for x, end in zip(place, ends)]
+        parts.append(tag("polygon", points=" ".join(upper + lower[::-1]), fill=colour, opacity="0.12"))
+        parts.append(tag("polyline", points=" ".join(middle), class_="line", stroke=colour))
+        named.append((calibrator_name(name), colour, frame.y(min(0.5, float(ends[-1][1]))) + 4))
+    for (name, colour, _), y in zip(named, spread_labels([place for *_, place in named], 14, 16, 262)):
+        parts.append(text(name, 378, y, style=f"fill:{colour};font-weight:600"))
+    parts.append(text("promised risk, %", 208, 294, class_="mid"))
+    parts.append(text("realised risk, %", 44, 10))
+    return frame.svg("".join(parts), "Promised against realised risk", xmlns="http://www.w3.org/2000/svg")
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f}"
+
+
+def show(table: Sequence[dict[str, object]]) -> str:
+    """Return the rows as Markdown."""
+    heads = ["confidence from", "streams", "estimate off by", "within 5 points"]
+    heads += [f"at {risk:.0%}: realised (9 of 10), kept, accepted" for risk in RISKS]
+    lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
+    for row in table:
+        careful = ", caution 5/3" if row["caution"] != 1.0 else ""
+        cells = [calibrator_name(str(row["calibrator"])) + careful, str(row["streams"])]
+        cells += [
+            f"{100 * float(str(row['estimate_error'])):.1f}",
+            f"{100 * float(str(row['within_5'])):.0f} %",
+        ]
+        for risk in RISKS:
+            at = row[f"{risk:g}"]
+            assert isinstance(at, dict)
+            told = (
+                "none"
+                if at["realised"] is None
+                else f"{100 * at['realised']:.1f} ({100 * at['worst_in_ten']:.1f})"
+            )
+            cells.append(f"{told}, {100 * at['kept']:.0f} %, {100 * at['coverage']:.0f} %")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Read records, print the table, and write figure and numbers where asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--svg", type=Path)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    records = [record for folder in options.folders for record in load_records(folder)]
+    table = rows(records)
+    print(show(table))
+    if options.svg:
+        options.svg.write_text(figure(records))
+    if options.json:
+        options.json.write_text(json.dumps(table, indent=1))
+
+
+if __name__ == "__main__":
+    main()

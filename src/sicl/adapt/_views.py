@@ -1,0 +1,40 @@
+"""What a network says of many augmented views of a batch, on average."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from sicl.adapt._augment import strong_augmentation
+from sicl.engine.norms import batch_norms, batch_statistics, can_group, statistics_of
+from sicl.engine.split import logits_of
+
+PIXELS = {"cuda": 2**21, "cpu": 2**16}
+"""Pixels of views that go through the network at once: 32 views of 64 CIFAR images on a GPU, one on a CPU."""
+
+
+@torch.no_grad()
+def mean_over_views(
+    network: nn.Module, images: Tensor, n_views: int, generator: torch.Generator, at_once: int | None = None
+) -> Tensor:
+    """Return the mean logits of strongly augmented views, each normalised as if it came alone.
+
+    Args:
+        network: any classifier.
+        images: the batch.
+        n_views: how many.
+        generator: on the host.
+        at_once: views in one pass; None: as many as have `PIXELS` pixels.
+    """
+    norms = [layer for layer in batch_norms(network) if statistics_of(layer) == "batch"]
+    limit = at_once or max(1, PIXELS.get(images.device.type, 2**16) // images[:, 0].numel())
+    limit = limit if all(map(can_group, norms)) else 1
+    total: Tensor | None = None
+    for start in range(0, n_views, limit):
+        n = min(limit, n_views - start)
+        views = torch.cat([strong_augmentation(images, generator) for _ in range(n)])
+        with batch_statistics(network, groups=n, modules=norms):
+            logits = logits_of(network(views)).float().view(n, len(images), -1).sum(dim=0)
+        total = logits if total is None else total + logits
+    assert total is not None
+    return total / n_views

@@ -1,0 +1,166 @@
+"""The paper's figures drawn from our numbers, panel by panel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from sicl.bench.run.schema import Record
+from sicl.bench.tables.layout import ACCURACY
+from sicl.bench.tables.names import method_name
+from sicl.bench.tables.plots import WIDTH, Panel, bars, dots, figure, lines, reliability, sheet_lines, stream
+from sicl.bench.tables.sheets import Sheet
+
+Sheets = Mapping[str, Sheet]
+
+
+def drawing(preset: str, title: str, made: Sequence[Sheet], records: Sequence[Record]) -> str | None:
+    """Return a preset's figure as SVG, or None where its records have nothing to draw."""
+    panels = _PANELS[preset]({sheet.name: sheet for sheet in made if sheet.rows}, records)
+    note = next((sheet.note.removeprefix("Bold: lowest. ") for sheet in made if sheet.note), "")
+    return figure(title, panels, note) if panels else None
+
+
+def _only(sheet: Sheet, columns: Sequence[str]) -> Sheet:
+    """Return a sheet with some of its columns."""
+    chosen = [i for i, name in enumerate(sheet.columns) if name in columns]
+    rows = tuple((name, tuple(row[i] for i in chosen)) for name, row in sheet.rows)
+    return replace(sheet, columns=tuple(sheet.columns[i] for i in chosen), rows=rows)
+
+
+def _table(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+    """Draw ours beside the printed number of every setting, or our tables where none is printed."""
+    if "paper" in sheets:
+        return [dots("cumulative ECE or accuracy, %", _only(sheets["paper"], ("ours", "paper")))]
+    return [dots(sheet.title, _by_key(sheet)) for name, sheet in sheets.items() if name.startswith("ece")]
+
+
+def _by_key(sheet: Sheet) -> Sheet:
+    """Return a printed table turned, with calibrators by the names that decide their colours."""
+    from sicl.bench.tables.names import CALIBRATOR_NAMES
+
+    keys = {name: key for key, name in CALIBRATOR_NAMES.items()}
+    turned = sheet.turned()
+    columns = tuple(name for name in turned.columns if name != ACCURACY)
+    kept = _only(turned, columns)
+    return replace(kept, columns=tuple(keys.get(name, name) for name in kept.columns), digits=1)
+
+
+def _observation(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+    """Four panels: (a) and (b) a fixed model over changing corruptions, (c) and (d) TENT on one."""
+    panels = []
+    fixed = "batchnorm" if any(name.startswith("batchnorm") for name in sheets) else "source"
+    for letters, method, kind, what in (
+        ("ab", fixed, "continual", "fixed weights"),
+        ("cd", "tent", "benign", "TENT, static"),
+    ):
+        name = f"{method}-{kind}"
+        for part in ("first", "last"):
+            if (sheet := sheets.get(f"{name}-{part}")) is not None:
+                panels.append(reliability(f"({letters[0]}) {part} samples", sheet, _ece(sheet)))
+        curves = {
+            other: _curve(sheets[f"{other}-{kind}-over-time"])
+            for other in (fixed, "tent")
+            if f"{other}-{kind}-over-time" in sheets
+        }
+        if method not in curves:
+            continue
+        changes = next((r.segments for r in records if r.stream == kind and r.segments), [])
+        shown = {method: curves[method]} if letters == "ab" else curves
+        title = f"({letters[1]}) sliding ECE, %: {what}"
+        panels.append(lines(title, shown, x_title="samples seen", width=370, changes=changes))
+    return panels
+
+
+def _curve(sheet: Sheet) -> list[tuple[float, float]]:
+    return [(float(end), row[0]) for end, row in sheet.rows if row[0] is not None]
+
+
+def _ece(sheet: Sheet) -> float:
+    """Return the ECE of a sheet of bins: the mean gap, weighted by samples."""
+    total = sum(row[2] or 0 for _, row in sheet.rows)
+    return sum(abs((row[0] or 0) - (row[1] or 0)) * (row[2] or 0) for _, row in sheet.rows) / total
+
+
+def _motivation(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+    """(a) ECE of style and content votes, (b) ContentVariance of MixStyle and dropout."""
+    ece = _only(sheets["ece"], ("style", "content"))
+    content = _only(sheets["content_variance"], ("mixstyle", "dropout"))
+    return [
+        bars("(a) ECE of 20 votes, %", ece, width=WIDTH, own=True),
+        bars("(b) ContentVariance", content, width=WIDTH, unit="", own=True),
+    ]
+
+
+def _analysis(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+    """(a) ContentVariance and (b) StyleVariance of style perturbation, MixStyle and dropout."""
+    return [
+        bars("(a) ContentVariance", sheets["content_variance"], width=WIDTH, unit="", own=True),
+        bars("(b) StyleVariance", sheets["style_variance"], width=WIDTH, unit="", own=True),
+    ]
+
+
+def _ablation(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+    """Bars by method for components and relaxation, lines over the number of variants."""
+    panels = [
+        bars("(a) what is perturbed: cumulative ECE, %", sheets["components"]),
+        bars("(b) relaxation of the style votes: cumulative ECE, %", sheets["relaxation"]),
+    ]
+    if "variants" in sheets:
+        panels.append(sheet_lines("(c) variants N: cumulative ECE, %", sheets["variants"]))
+    panels.append(bars("parts of our default: cumulative ECE, %", sheets["default"]))
+    return panels
+
+
+def _severities(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+    """Lines over severity, right and wrong predictions apart."""
+    return [
+        sheet_lines("(a) right predictions: ECE, %", sheets["ece_right"]),
+        sheet_lines("(b) wrong predictions: ECE, %", sheets["ece_wrong"]),
+        sheet_lines("both: cumulative ECE, %", sheets["cumulative_ece"]),
+    ]
+
+
+def _layers(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+    """Bars by method for each stage."""
+    return [bars(f"(c) {sheet.title}", _short(sheet), own=True) for sheet in sheets.values()]
+
+
+def _short(sheet: Sheet) -> Sheet:
+    return replace(sheet, columns=tuple(name.rpartition(", ")[2] for name in sheet.columns))
+
+
+def _ood(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+    """Bars by category of corruption."""
+    return [bars(f"(a) {sheets['auroc'].title}", sheets["auroc"]), bars(sheets["ece"].title, sheets["ece"])]
+
+
+def _sotta(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+    """Bars by corruption, SoTTA with and without SICL."""
+    return [
+        bars(f"(b) {sheet.title}", sheet, width=WIDTH)
+        for name, sheet in sheets.items()
+        if name.startswith("accuracy")
+    ]
+
+
+def _stream(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+    """Draw the first stream that changes."""
+    found = next((r for r in records if len(r.segments) > 1), None)
+    return [stream(f"{method_name(found.method)}, seed {found.seed}", found.segments)] if found else []
+
+
+_PANELS: dict[str, Callable[[Sheets, Sequence[Record]], list[Panel]]] = {
+    "table2": _table,
+    "table3": _table,
+    "table4": _table,
+    "figure2": _observation,
+    "figure3": _motivation,
+    "figure5": _analysis,
+    "figure6": _ablation,
+    "figure7ab": _severities,
+    "figure7c": _layers,
+    "figure8a": _ood,
+    "figure8b": _sotta,
+    "figure9": _stream,
+}

@@ -1,0 +1,142 @@
+"""Committed records by the name of their run, and the few numbers that claims are judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean
+from typing import Literal
+
+from sicl.bench.run.results import PACKED, load_records
+from sicl.bench.run.schema import Record
+from sicl.bench.tables.layout import Setting, settings
+from sicl.bench.tables.printed import paper_value
+from sicl.errors import DataError
+
+Verdict = Literal["confirmed", "partly", "refuted", "not measured yet"]
+
+MAIN = ("table2", "table3", "table4", "resnet18-dynamic", "resnet50-cifar10-c", "vit-cifar10-c")
+"""Runs of the main table's kind; where two have a setting, the one named first counts."""
+RESNET18 = ("table3", "table4")
+ENTROPY = ("tent", "eata", "sar")
+"""The methods whose only loss is the entropy of their predictions."""
+OLDER = {"table3": "resnet18-cifar10-c", "table4": "resnet18-cifar100-c"}
+"""Runs under earlier names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What we measured, in a few words, and what it says about the claim."""
+
+    ours: str
+    verdict: Verdict
+
+
+UNKNOWN = Answer("not measured yet", "not measured yet")
+
+
+@dataclass
+class Evidence:
+    """The records under a folder, read when a claim asks for them.
+
+    Args:
+        root: the folder, with a folder or a packed file a run.
+    """
+
+    root: Path
+    _read: dict[str, list[Record]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.root.is_dir():
+            raise DataError(
+                f"`{self.root}` is no folder. Give the folder that holds the runs, such as results/."
+            )
+
+    def place(self, run: str) -> Path | None:
+        """Return where a run's records are, or None where there are none."""
+        for name in (run, OLDER.get(run, run)):
+            for path in (self.root / name, self.root / f"{name}{PACKED}"):
+                if path.exists():
+                    return path
+        return None
+
+    def run(self, *names: str) -> list[Record]:
+        """Return the finished cells of runs; nothing for a run that was not recorded."""
+        found = []
+        for name in names:
+            if name not in self._read:
+                place = self.place(name)
+                self._read[name] = [] if place is None else load_records(place)
+            found += [record for record in self._read[name] if record.status == "done"]
+        return found
+
+    def settings(self, *runs: str, stream: str | None = None) -> list[Setting]:
+        """Return the settings of runs, each once: of the first run that has it."""
+        found: dict[tuple[str, str, str, str], Setting] = {}
+        for run in runs or MAIN:
+            for one in settings(self.run(run)):
+                found.setdefault((one.stream, one.dataset, one.model, one.method), one)
+        return [one for one in found.values() if stream in (None, one.stream)]
+
+
+def ece(records: Iterable[Record], calibrator: str, key: str = "cumulative_ece") -> float | None:
+    """Return the mean of a calibrator's number over cells that have it, in %."""
+    values = [
+        value for record in records if (value := record.calibrators.get(calibrator, {}).get(key)) is not None
+    ]
+    return 100 * mean(values) if values else None
+
+
+def raw(records: Iterable[Record], calibrator: str, key: str) -> float | None:
+    """Return the mean of a number that is no share."""
+    value = ece(records, calibrator, key)
+    return None if value is None else value / 100
+
+
+def by(records: Iterable[Record], key: Callable[[Record], str]) -> dict[str, list[Record]]:
+    """Return records grouped by a word."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(key(record), []).append(record)
+    return groups
+
+
+def growth(record: Record, calibrator: str = "softmax") -> tuple[float, float] | None:
+    """Return the mean sliding-window ECE of a stream's first and last quarter, in %."""
+    line = record.calibrators.get(calibrator, {}).get("over_time")
+    if not line or len(line["ece"]) < 8:
+        return None
+    size = len(line["ece"]) // 4
+    return 100 * mean(line["ece"][:size]), 100 * mean(line["ece"][-size:])
+
+
+def difference(records: Sequence[Record], calibrator: str) -> list[float]:
+    """Return, for every method, our mean cumulative ECE less the mean of the printed values, in points."""
+    found = []
+    for part in by(records, lambda r: f"{r.dataset}/{r.method}").values():
+        ours = ece(part, calibrator)
+        printed = [
+            value
+            for name in {record.corruption for record in part}
+            if (value := _printed(part[0], calibrator, name)) is not None
+        ]
+        if ours is not None and printed:
+            found.append(ours - mean(printed))
+    return found
+
+
+def _printed(record: Record, calibrator: str, corruption: str | None) -> float | None:
+    return paper_value(
+        dataset=record.dataset,
+        model=record.model,
+        method=record.method,
+        calibrator="sicl" if calibrator == "sicl_paper" else calibrator,
+        corruption=corruption,
+        table="corruptions",
+    )
+
+
+def judged(share: float, *, most: float = 0.5) -> Verdict:
+    """Return confirmed where a claim holds in every case, partly where in more than `most` of them."""
+    return "confirmed" if share == 1 else "partly" if share > most else "refuted"

@@ -1,0 +1,204 @@
+"""Classifiers of timm, torchvision and Hugging Face, each with the preprocessing its own configuration states."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+from PIL import Image
+from torch import nn
+
+from sicl.errors import DataError, OptionError, SiclError
+from sicl.models.preprocess import Preprocess
+
+Found = tuple[nn.Module, Preprocess | None]
+"""A network that expects normalised images, and how its pictures are made."""
+_PATIENCE = 3.0
+
+
+def _import_extra(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise OptionError(
+            f"'{extra}:NAME' models need the package {module}; install it with `pip install 'sicl[{extra}]'`."
+        ) from error
+    except (RuntimeError, OSError) as error:  # Compiled for another torch.
+        raise OptionError(
+            f"The installed {module} does not work with torch {torch.__version__} ({_first_line(error)}); "
+            "install matching versions."
+        ) from error
+
+
+def load_timm(name: str, pretrained: bool, n_classes: int | None) -> Found:
+    """Return a network of timm; sizes and normalisation are those of its pretrained configuration."""
+    timm = _import_extra("timm", "timm")
+    options = {} if n_classes is None else {"num_classes": n_classes}
+
+    def make() -> Any:
+        if pretrained:
+            _require_weights_within_reach(timm, name)
+        return timm.create_model(name, pretrained=pretrained, **options)
+
+    network = _fetch("timm", name, make)
+    stated = timm.data.resolve_data_config({}, model=network)
+    channels, height, width = stated["input_size"]
+    if height != width or channels != 3:
+        raise OptionError(
+            f"'timm:{name}' takes {channels} x {height} x {width} images; only square RGB is read."
+        )
+    preprocess = Preprocess(
+        size=height,
+        resize=math.floor(height / stated["crop_pct"]),
+        interpolation=_known(stated["interpolation"]),
+        fit="squash" if stated.get("crop_mode") == "squash" else "crop",
+        mean=stated["mean"],
+        std=stated["std"],
+    )
+    return network, preprocess
+
+
+def _require_weights_within_reach(timm: Any, name: str) -> None:
+    """Say at once that weights are neither in the cache nor to be had; the hub's client would retry for a minute."""
+    hub = getattr(timm.get_pretrained_cfg(name), "hf_hub_id", None)
+    if hub is not None and not _cached_or_reachable(hub, ("model.safetensors", "pytorch_model.bin")):
+        raise DataError(
+            f"The weights of 'timm:{name}' are not in the cache and the hub cannot be reached; fetch {hub!r} on a "
+            f"machine with a network and give its file: `load_model('model.safetensors', arch='timm:{name}')`."
+        )
+
+
+def _cached_or_reachable(repository: str, files: tuple[str, ...]) -> bool:
+    hub = importlib.import_module("huggingface_hub")
+    if any(isinstance(hub.try_to_load_from_cache(repository, file), str) for file in files):
+        return True
+    return not hub.constants.HF_HUB_OFFLINE and _reachable(hub.constants.ENDPOINT)
+
+
+def _reachable(url: str) -> bool:
+    parts = urlsplit(url)
+    if any(os.environ.get(key) for key in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True  # Only the proxy knows.
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or 443), _PATIENCE):
+            return True
+    except OSError:
+        return False
+
+
+def load_torchvision(name: str, pretrained: bool, n_classes: int | None) -> Found:
+    """Return a network of torchvision; sizes and normalisation are those of its default weights' transforms."""
+    models = _import_extra("torchvision", "torchvision").models
+    options = {} if n_classes is None else {"num_classes": n_classes}
+
+    def make() -> tuple[Any, Any]:
+        weights = models.get_model_weights(name).DEFAULT
+        return models.get_model(
+            name, weights=weights if pretrained else None, **options
+        ), weights.transforms()
+
+    network, stated = _fetch("torchvision", name, make)
+    size, resize = (next(iter(value)) for value in (stated.crop_size, stated.resize_size))
+    preprocess = Preprocess(
+        size=size,
+        resize=max(size, resize),
+        interpolation=_known(stated.interpolation.value),
+        mean=tuple(stated.mean),
+        std=tuple(stated.std),
+    )
+    return network, preprocess
+
+
+def load_hf(name: str, pretrained: bool, n_classes: int | None) -> Found:
+    """Return an image classifier of transformers; sizes and normalisation are those of its image processor."""
+    transformers = _import_extra("transformers", "hf")
+    if not pretrained:
+        raise OptionError(
+            "`arch` must not be an 'hf:NAME'; give the folder of the model as 'hf:FOLDER' instead."
+        )
+
+    def make() -> Any:
+        if not Path(name).is_dir() and not _cached_or_reachable(name, ("config.json",)):
+            raise DataError(
+                f"'hf:{name}' is not in the cache and the hub cannot be reached; give the folder of a saved copy "
+                "as 'hf:FOLDER'."
+            )
+        return transformers.AutoModelForImageClassification.from_pretrained(name)
+
+    network = _fetch("hf", name, make)
+    try:
+        processor: Any = transformers.AutoImageProcessor.from_pretrained(name)
+    except (OSError, ValueError, ImportError):
+        return network, None
+    return network, _of_processor(processor, name)
+
+
+def _of_processor(processor: Any, name: str) -> Preprocess:
+    """Read a Hugging Face image processor: square sizes are squashed, a shortest edge is cropped."""
+    size = _mapping(getattr(processor, "size", None))
+    crop = _mapping(getattr(processor, "crop_size", None)) if _yes(processor, "do_center_crop") else {}
+    edge = size.get("shortest_edge")
+    side = crop.get("height") or size.get("height") or edge
+    if side is None:
+        raise DataError(
+            f"The image processor of 'hf:{name}' states no size; build the model with `Normalized`."
+        )
+    share = getattr(processor, "crop_pct", None)
+    resize = edge or size.get("height") or side
+    squash = not edge and not crop
+    if edge and not crop and share:  # ConvNeXt's processor: a share of small images, all of large ones.
+        resize, squash = (int(edge / share), False) if edge < 384 else (edge, True)
+    normalise = _yes(processor, "do_normalize")
+    return Preprocess(
+        size=side,
+        resize=max(side, resize),
+        interpolation=Image.Resampling(getattr(processor, "resample", None) or 2).name.lower(),
+        fit="squash" if squash else "crop",
+        mean=tuple(processor.image_mean) if normalise else (0.0, 0.0, 0.0),
+        std=tuple(processor.image_std) if normalise else (1.0, 1.0, 1.0),
+    )
+
+
+def _mapping(value: Any) -> Mapping[str, int]:
+    if value is None:
+        return {}
+    return {"height": value, "width": value} if isinstance(value, int) else dict(value)
+
+
+def _yes(processor: Any, flag: str) -> bool:
+    return bool(getattr(processor, flag, False))
+
+
+def _known(interpolation: str) -> str:
+    return "bilinear" if interpolation == "random" else interpolation
+
+
+def _fetch(library: str, name: str, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except SiclError:
+        raise
+    except Exception as error:  # Each library has its own errors for unknown names and failed downloads.
+        raise DataError(
+            f"{library} could not make {name!r} ({_first_line(error)}); check the name and the network, or give a "
+            f"local file: `load_model(FILE, arch='{library}:{name}')`."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+
+
+LIBRARIES: dict[str, Callable[[str, bool, int | None], Found]] = {
+    "timm": load_timm,
+    "torchvision": load_torchvision,
+    "hf": load_hf,
+}
+"""Loaders by the word before the colon: (name, pretrained, number of classes)."""

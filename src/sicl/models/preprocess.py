@@ -1,0 +1,175 @@
+"""How a picture becomes what a model takes: size and crop as one frozen object, normalisation inside the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+
+from sicl.errors import DataError, InputError, OptionError, require_choice, require_positive
+
+INTERPOLATIONS = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+    "box": Image.Resampling.BOX,
+    "hamming": Image.Resampling.HAMMING,
+}
+"""Names of Pillow's filters."""
+FITS = ("crop", "squash")
+"""Keep the proportions and crop the centre, or resize to a square."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocess:
+    """From a picture to the tensor a model takes, as the model's own configuration says; `model.preprocess`.
+
+    A picture that already has the model's size is taken as it is.
+
+    Args:
+        size: height and width of the model's input.
+        resize: the shorter side becomes so many pixels before the crop; None means `size`.
+        interpolation: one of `INTERPOLATIONS`.
+        fit: "crop" keeps the proportions and crops the centre; "squash" resizes to `size` x `size`.
+        mean: per-channel mean that the model itself takes from images in [0, 1].
+        std: per-channel standard deviation that the model itself divides them by.
+    """
+
+    size: int
+    resize: int | None = None
+    interpolation: str = "bilinear"
+    fit: str = "crop"
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        require_positive(size=self.size)
+        require_choice(INTERPOLATIONS, interpolation=self.interpolation)
+        require_choice(FITS, fit=self.fit)
+        if self.resize is not None and self.resize < self.size:
+            raise OptionError(f"`resize` must be at least `size` = {self.size}, got {self.resize}.")
+        object.__setattr__(self, "mean", require_channels(mean=self.mean))
+        object.__setattr__(self, "std", require_channels(std=self.std))
+        require_positive(**{f"std[{i}]": value for i, value in enumerate(self.std)})
+
+    @property
+    def crop(self) -> float:
+        """The share of the resized picture's shorter side that the model sees."""
+        return self.size / (self.resize or self.size)
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        """Return the picture as a 3 x size x size float tensor in [0, 1]; the model normalises."""
+        return torch.from_numpy(self.pixels(image)).permute(2, 0, 1).float().div_(255)
+
+    def pixels(self, image: Image.Image) -> NDArray[np.uint8]:
+        """Return the picture as size x size x 3 numbers of 0 to 255."""
+        return np.array(self._fitted(image.convert("RGB")), np.uint8)
+
+    def _fitted(self, image: Image.Image) -> Image.Image:
+        size, filter_ = self.size, INTERPOLATIONS[self.interpolation]
+        if image.size == (size, size):
+            return image
+        if self.fit == "squash":
+            return image.resize((size, size), filter_)
+        resize = self.resize or size
+        # Rounded as torchvision rounds: the longer side down, the crop's corner to the nearest even.
+        short = min(image.size)
+        width, height = (resize if side == short else int(resize * side / short) for side in image.size)
+        left, top = round((width - size) / 2), round((height - size) / 2)
+        return image.resize((width, height), filter_).crop((left, top, left + size, top + size))
+
+    def to_json(self) -> str:
+        """Return all fields as one line of JSON, for a checkpoint's header."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str, *, source: str) -> Preprocess:
+        """Read what `to_json` wrote.
+
+        Raises:
+            DataError: the text of the file called `source` is something else.
+        """
+        known = {field.name for field in fields(cls)}
+        try:
+            values = json.loads(text)
+            return cls(**{name: value for name, value in values.items() if name in known})
+        except (ValueError, TypeError, AttributeError) as error:
+            raise DataError(f"{source!r} has a damaged `preprocess` ({error}); write it again.") from error
+
+    def normalised_by(self, mean: Sequence[float] | None, std: Sequence[float] | None) -> Preprocess:
+        """Return this with another normalisation where one is given."""
+        return replace(self, mean=tuple(mean or self.mean), std=tuple(std or self.std))
+
+
+def require_channels(**values: Any) -> tuple[float, ...]:
+    """Return the one named value as a tuple of a number for each channel.
+
+    Raises:
+        OptionError: it is one number, or holds something else than numbers.
+    """
+    ((name, value),) = values.items()
+    listed = list(value) if isinstance(value, Sequence | np.ndarray | Tensor) and len(value) else []
+    if isinstance(value, str) or not listed or not all(isinstance(float_of(v), float) for v in listed):
+        raise OptionError(f"`{name}` must be one number for each channel, as (0.5, 0.5, 0.5); got {value!r}.")
+    return tuple(float(v) for v in listed)
+
+
+def float_of(value: Any) -> float | None:
+    """Return a number (or a tensor of one) as a float, else None."""
+    if isinstance(value, Real) or (isinstance(value, Tensor) and value.numel() == 1):
+        return float(value)
+    return None
+
+
+class Normalized(nn.Module):
+    """A classifier that takes images in [0, 1]: normalises them, then runs `model` and returns its logits.
+
+    Args:
+        model: any classifier that expects normalised images, as those of timm and torchvision do; an output
+            with `logits` is unwrapped.
+        mean: per-channel mean taken from the images.
+        std: per-channel standard deviation they are divided by.
+        preprocess: how pictures are resized and cropped for it, if known.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        model: nn.Module,
+        mean: Sequence[float],
+        std: Sequence[float],
+        preprocess: Preprocess | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.preprocess = preprocess
+        for name, values in (("mean", require_channels(mean=mean)), ("std", require_channels(std=std))):
+            self.register_buffer(name, torch.tensor(values).view(1, -1, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.ndim != 4 or images.shape[1] != self.mean.shape[1]:
+            raise InputError(
+                f"The model takes N x {self.mean.shape[1]} x H x W images, got {tuple(images.shape)}."
+            )
+        out = self.model((images - self.mean) / self.std)
+        if isinstance(out, Tensor):
+            return out
+        logits: Tensor = out["logits"] if isinstance(out, dict) else out.logits
+        return logits
+
+
+def preprocess_of(model: nn.Module) -> Preprocess | None:
+    """Return how pictures are made ready for a model, if it came with that."""
+    found = getattr(model, "preprocess", None)
+    return found if isinstance(found, Preprocess) else None

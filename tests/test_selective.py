@@ -1,0 +1,136 @@
+"""Acting on predictions at a chosen risk: thresholds, bounds, calibrated vectors and sets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sicl.errors import InputError, OptionError
+from sicl.selective import bounded_threshold, calibrated_probabilities, expected_threshold
+from sicl.types import AlarmWarning, Prediction
+
+
+def prediction(confidence: list[float], alarm: str = "") -> Prediction:
+    """Return a prediction of four classes with these confidences."""
+    n = len(confidence)
+    logits = torch.randn(n, 4, generator=torch.Generator().manual_seed(0))
+    return Prediction(logits.argmax(dim=1), torch.tensor(confidence), logits, alarm=alarm)
+
+
+def test_accept_by_risk_takes_as_many_as_the_mean_error_allows() -> None:
+    """0.99 and 0.95 err at 3 % in the mean; with 0.90 it would be 5.3 %."""
+    out = prediction([0.90, 0.99, 0.50, 0.95])
+    assert out.accept(risk=0.05).tolist() == [False, True, False, True]
+    assert out.accept(risk=0.054).tolist() == [True, True, False, True]
+
+
+def test_caution_counts_each_doubt_more_than_once() -> None:
+    """Twice the doubt halves the risk that is spent; less than once is refused."""
+    out = prediction([0.99, 0.95, 0.9])
+    assert out.accept(risk=0.06).sum() == 3
+    assert torch.equal(out.accept(risk=0.06, caution=2.0), out.accept(risk=0.03))
+    with pytest.raises(OptionError, match="caution"):
+        out.accept(risk=0.06, caution=0.5)
+
+
+def test_equal_confidences_are_accepted_or_refused_together() -> None:
+    """A tie that does not fit as a whole is left out as a whole."""
+    out = prediction([0.99, 0.9, 0.9])
+    assert out.accept(risk=0.06).tolist() == [True, False, False]
+
+
+def test_accept_by_risk_may_accept_nothing() -> None:
+    """Where even the surest sample is too unsure, nobody is accepted."""
+    assert not prediction([0.7, 0.6]).accept(risk=0.05).any()
+
+
+def test_a_threshold_works_as_before_and_both_or_none_is_refused() -> None:
+    """`accept(0.9)` stays; a threshold and a risk together mean nothing."""
+    out = prediction([0.95, 0.5])
+    assert out.accept(0.9).tolist() == [True, False]
+    for arguments in ({}, {"threshold": 0.9, "risk": 0.1}):
+        with pytest.raises(OptionError, match="exactly one"):
+            out.accept(**arguments)
+    with pytest.raises(OptionError, match="`risk`"):
+        out.accept(risk=1.0)
+
+
+def test_an_alarm_fails_closed_and_says_why() -> None:
+    """Under an alarm nothing is accepted at a promised risk, but a plain threshold is still obeyed."""
+    out = prediction([0.99, 0.98], alarm="the stream is unlike what the network knows.")
+    with pytest.warns(AlarmWarning, match="unlike what the network knows"):
+        assert not out.accept(risk=0.2).any()
+    assert out.accept(0.9).all()
+
+
+def test_the_labelled_bound_holds_as_often_as_it_promises() -> None:
+    """Over 200 draws of 400 labelled samples the chosen threshold breaks a 10 % risk at most as often as 10 %."""
+    generator = torch.Generator().manual_seed(0)
+    broken = used = 0
+    for _ in range(200):
+        confidence = torch.rand(400, generator=generator)
+        # A confidence that is no probability at all: the bound must hold all the same.
+        correct = torch.rand(400, generator=generator) < confidence**0.3
+        threshold = bounded_threshold(confidence, correct, risk=0.1, delta=0.1)
+        if threshold <= 1:
+            used += 1
+            grid = torch.linspace(threshold, 1, 1000)
+            broken += float((1 - grid**0.3).mean()) > 0.1
+    assert used > 100
+    assert broken <= 0.1 * 200 + 10
+
+
+def test_perfect_labels_give_a_bound_and_few_do_not() -> None:
+    """A thousand right answers certify 5 %; ten cannot."""
+    confidence = torch.linspace(0.5, 1, 1000)
+    assert bounded_threshold(confidence, torch.ones(1000).bool(), risk=0.05, delta=0.05) == 0.5
+    few = bounded_threshold(confidence[:10], torch.ones(10).bool(), risk=0.05, delta=0.05)
+    assert few == float("inf")
+    out = prediction([0.9, 0.4])
+    assert out.accept(risk=0.05, labelled=(confidence, torch.ones(1000).bool())).tolist() == [True, False]
+    with pytest.raises(InputError, match="`labelled`"):
+        bounded_threshold(confidence, torch.ones(3).bool(), risk=0.05, delta=0.05)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 30))
+def test_the_calibrated_vector_keeps_order_and_has_the_confidence_on_top(seed: int, n_classes: int) -> None:
+    """It sums to one, orders classes as the logits do, and its largest entry is the confidence."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(8, n_classes, generator=generator)
+    confidence = 1 / n_classes + (1 - 1 / n_classes) * torch.rand(8, generator=generator)
+    vector = calibrated_probabilities(logits, confidence)
+    assert torch.allclose(vector.sum(dim=1), torch.ones(8), atol=1e-5)
+    assert torch.allclose(vector.amax(dim=1), confidence, atol=1e-4)
+    assert (vector.gather(1, logits.argsort(dim=1)).diff(dim=1) >= 0).all()
+
+
+def test_ties_stay_ties_and_an_impossible_confidence_becomes_a_flat_vector() -> None:
+    """Two equal winners share; less than one in four cannot be the largest of four."""
+    vector = calibrated_probabilities(torch.tensor([[2.0, 2.0, 0.0, 0.0]]), torch.tensor([0.4]))
+    assert vector[0, 0] == vector[0, 1] == pytest.approx(0.4, abs=1e-4)
+    flat = calibrated_probabilities(torch.tensor([[2.0, 1.0, 0.0, 0.0]]), torch.tensor([0.1]))
+    assert torch.allclose(flat, torch.full((1, 4), 0.25), atol=1e-4)
+
+
+def test_a_certain_prediction_has_a_certain_vector() -> None:
+    """Confidence 1 and 0 give finite vectors."""
+    vector = calibrated_probabilities(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([1.0, 0.0]))
+    assert torch.allclose(vector, torch.tensor([[1.0, 0.0], [0.5, 0.5]]), atol=1e-4)
+
+
+def test_sets_are_the_smallest_that_reach_the_coverage() -> None:
+    """One class where the confidence suffices, more where it does not, ties together."""
+    logits = torch.tensor([[5.0, 1.0, 0.0], [2.0, 1.0, 1.0]])
+    out = Prediction(logits.argmax(dim=1), torch.tensor([0.95, 0.5]), logits)
+    assert out.sets(0.9).tolist() == [[True, False, False], [True, True, True]]
+    assert out.sets(0.5).sum(dim=1).tolist() == [1, 1]
+    with pytest.raises(OptionError, match="coverage"):
+        out.sets(1.0)
+
+
+def test_the_expected_threshold_of_nobody_is_infinite() -> None:
+    """An empty batch accepts nobody."""
+    assert expected_threshold(torch.empty(0), 0.1) == float("inf")
