@@ -22,6 +22,7 @@ import sicl
 from sicl.adapt import Moment
 from sicl.calibrate.sicl.calibration import SiclCalibration
 from sicl.calibrate.sicl.statistics import LOST, STEPS
+from sicl.calibrate.sicl.votes import Ask
 
 Share = Callable[[Signals], Tensor]
 """The share of the batch's statistics, from what was recorded."""
@@ -39,20 +40,21 @@ class Both(SiclCalibration):
     def both(self, moment: Moment) -> dict[str, torch.Tensor]:
         """Return both mean votes, and how the statistics fit."""
         labels = moment.logits.argmax(dim=1)
-        self.attached.follow()
-        self.temper.observe(moment.images, labels, self._predicts(moment))
+        self.anchor.follow()
+        temperature = self.temperature(moment, labels)
         state, out = self.generator.get_state(), {"label": labels}
-        self.statistics.in_question = lambda _labels: True
-        for name, share in (("own", 0.0), ("renewed", 1.0)):
+        for name, questions in (("own", self.questions), ("renewed", self.renewed)):
             self.generator.set_state(state)
-            self.statistics.share = lambda _fit, share=share: share
-            seen = self.look(moment.images, moment.logits, self.temper.votes_at())
-            signals = seen.finished()
-            votes = [signals[f"{member}_invariance"] for member in self.spec.members]
-            out[name] = torch.stack(votes).mean(dim=0)
-        engine = seen.engines.mirror
-        mirrored, fresh = (engine.logits(v).argmax(dim=1) for v in (moment.images.flip(-1), None))
-        same = {"fit": mirrored == labels, "self": mirrored == fresh, "agree": fresh == labels}
+            asks = [Ask(questions[member], n) for member, n in self.counts().items()]
+            # The mirror is asked by the batch's statistics in both cases.
+            asks[-1] = Ask(self.renewed["mirror"], 1)
+            votes = self.poll(asks, moment.images, labels, temperature, steady=False).by_name()
+            out[name] = torch.stack([votes[m].mean(self.spec.votes) for m in self.spec.members]).mean(0)
+        engine = self.renewed["mirror"].engine
+        clean = engine.begin(moment.images)
+        view = engine.logits(clean, engine.view(moment.images.flip(-1)))[0]
+        mirrored, own = (logits.argmax(dim=1) for logits in (view, engine.logits(clean)))
+        same = {"fit": mirrored == labels, "self": mirrored == own, "agree": own == labels}
         return out | {name: equal.float().mean().expand(len(labels)) for name, equal in same.items()}
 
 

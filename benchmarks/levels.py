@@ -20,7 +20,6 @@ from torch import Tensor
 import sicl
 from sicl.adapt import Moment
 from sicl.calibrate.sicl.calibration import SiclCalibration
-from sicl.calibrate.sicl.statistics import Statistics
 from sicl.engine.variants import predicted_probability
 
 POWERS = (0.0, 0.15, 0.3)
@@ -33,19 +32,17 @@ class Recorder(SiclCalibration):
     def record(self, moment: Moment, powers: tuple[float, ...], prefix: str = "") -> Signals:
         """Return the votes on a batch, by name, and the softmax at the fitted temperature."""
         labels = moment.logits.argmax(dim=1)
-        self.attached.follow()
-        self.temper.observe(moment.images, labels, self._predicts(moment))
+        self.anchor.follow()
+        self.temperature(moment, labels)
         fitted = self.temper.temperature
-        decided = Statistics.in_question(self.statistics, labels)
-        self.statistics.in_question = lambda _labels: decided
-        state = self.generator.get_state()
+        before = self.state_dict()
         out = {f"{prefix}softmax at T": predicted_probability(moment.logits.float() / fitted, labels)}
         for power in powers:
-            self.generator.set_state(state)
+            self.load_state_dict(before)
             temperature = fitted.clamp_max(1.0) * fitted.clamp_min(1.0) ** power
-            signals = self.look(moment.images, moment.logits, temperature).finished()
+            votes, _, _ = self.ask(moment.images, labels, temperature)
             for member in self.spec.members:
-                out[f"{prefix}{member} {power:g}"] = signals[f"{member}_invariance"]
+                out[f"{prefix}{member} {power:g}"] = votes[member].mean(self.spec.votes)
         return out
 
 

@@ -6,7 +6,9 @@ mixed images every fourth. "naive" is a hook and 40 whole forward passes; "floor
 suffix passes at the measured peak of a matrix product in the dtype that SICL computes in.
 
     python benchmarks/overhead.py [--quick | --cases resnet18:64,resnet50:200] [--json FILE]
-    python benchmarks/overhead.py --markdown FILE.json
+    python benchmarks/overhead.py --markdown FILE.json        every case as a table
+    python benchmarks/overhead.py --summary FILE.json         all cases as one table
+    python benchmarks/overhead.py --figure FILE.json          the first case as SVG
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from overhead_ways import COMPILED, OTHERS, SPECS, VARIANTS, Calibrate, Case
+from overhead_pages import figure, summary
+from overhead_ways import OTHERS, SPECS, VARIANTS, Calibrate, Case
 
 import sicl
 from sicl.engine.engine import likes_bfloat16
@@ -71,7 +74,7 @@ def measure(case: Case, names: list[str], seconds: float, deadline: float) -> di
             break
     for name, way in ways.items():
         # What goes as one graph has no parts to time.
-        if engines_of(way) and not way.calibration.looks.captured:
+        if engines_of(way) and not way.calibration.poll.captures.captured:
             rows[name] |= {"parts_ms": parts(way, case.device)}
     for name, values in times.items():
         rows[name] |= {"ms": 1e3 * statistics.median(values), "min_ms": 1e3 * min(values), "n": len(values)}
@@ -81,7 +84,7 @@ def measure(case: Case, names: list[str], seconds: float, deadline: float) -> di
 def parts(way: Calibrate, device: torch.device) -> dict[str, float]:
     """Return what running up to the cut, and all variants, take of a calibration."""
     engines = engines_of(way)
-    spent: dict[str, float] = {"begin": 0.0, "collect": 0.0}
+    spent: dict[str, float] = {"begin": 0.0, "votes": 0.0}
 
     def watched(engine: Any, verb: str) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
@@ -92,24 +95,24 @@ def parts(way: Calibrate, device: torch.device) -> dict[str, float]:
         return call
 
     for engine in engines:
-        engine.begin, engine.collect = watched(engine, "begin"), watched(engine, "collect")
+        engine.begin, engine.votes = watched(engine, "begin"), watched(engine, "votes")
     try:
         way()
     finally:
         for engine in engines:
-            del engine.begin, engine.collect
-    return {"begin": 1e3 * spent["begin"], "variants": 1e3 * spent["collect"]}
+            del engine.begin, engine.votes
+    return {"begin": 1e3 * spent["begin"], "variants": 1e3 * spent["votes"]}
 
 
 def engines_of(way: Any) -> list[Any]:
     """Return the engines of a calibration, each once (none for a baseline)."""
     calibration = getattr(way, "calibration", None)
-    found = [getattr(calibration, name, None) for name in ("engine", "content_engine")]
-    return list({id(engine): engine for engine in found if engine is not None}.values())
+    questions = getattr(calibration, "questions", {})
+    return list({id(question.engine): question.engine for question in questions.values()}.values())
 
 
 def _warm_up(way: Callable[[], Any], device: torch.device) -> dict[str, Any]:
-    """Call three times (compile, capture, settle); return the set-up time, peak memory and engine."""
+    """Call three times (trace, capture, replay); return the set-up time, peak memory and engine."""
     row: dict[str, Any] = {}
     started = time.perf_counter()
     if device.type == "cuda":
@@ -126,10 +129,9 @@ def _warm_up(way: Callable[[], Any], device: torch.device) -> dict[str, Any]:
     engines = engines_of(way)
     if engines:
         row["engine"] = engines[0].name
-        looks = way.calibration.looks
         notes = [note for engine in engines for note in (engine.reason, *engine.notes)]
-        row["notes"] = [note for note in (*notes, looks.problem) if note]
-        row["whole_look_captured"] = bool(looks.captured)
+        row["notes"] = [note for note in dict.fromkeys(notes) if note]
+        row["whole_poll_captured"] = bool(way.calibration.poll.captures.captured)
     return row
 
 
@@ -190,7 +192,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     started = time.perf_counter()
     for number, (arch, width, batch) in enumerate(todo):
         left = options.seconds - (time.perf_counter() - started)
-        names = [*SPECS, *(OTHERS if options.all else ()), *(COMPILED if options.compile else ())]
+        names = [*SPECS, *(OTHERS if options.all else ())]
         record: dict[str, Any] = {"arch": arch, "width": width, "batch": batch}
         try:
             case = Case(arch, width, batch, device)
@@ -252,17 +254,22 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="ResNet-18 with batch 64 only")
     parser.add_argument("--cases", help="these only, as resnet18:64,resnet50:200")
-    parser.add_argument("--all", action="store_true", help="every engine, not only the ones `auto` chooses")
-    parser.add_argument("--compile", action="store_true", help="torch.compile too (minutes)")
+    parser.add_argument(
+        "--all", action="store_true", help="every level (plain, twin, traced, graph), and without lanes"
+    )
     parser.add_argument("--tune", action="store_true", help="let cuDNN time its algorithms (cudnn.benchmark)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seconds", type=float, default=150.0, help="about how long to measure")
     parser.add_argument("--json", type=Path, help="write the result there")
-    parser.add_argument("--markdown", type=Path, help="print this result instead of measuring")
+    pages = {"markdown": markdown, "summary": summary, "figure": figure}
+    for name in pages:
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help="print this result, do not measure")
     options = parser.parse_args()
-    if options.markdown:
-        print(markdown(json.loads(options.markdown.read_text())))
-        return
+    for name, page in pages.items():
+        file = getattr(options, name)
+        if file:
+            print(page(json.loads(file.read_text())), end="")
+            return
     result = run(options)
     if options.json:
         part = options.json.with_suffix(".part")

@@ -19,7 +19,8 @@ VARIANTS = 20
 FORTY: dict[str, Any] = {
     "members": ("style",),
     "relaxation": "printed",
-    "content_by": "adapted",
+    "witnesses": ("network",),
+    "say": "equal",
     "temper": False,
     "style": "gaussian",
     "layer": "auto",
@@ -35,17 +36,17 @@ SPECS: dict[str, dict[str, Any]] = {
     "sicl adaptive frozen": {**FORTY, "norm": "frozen", "variants": "adaptive"},
     "sicl adaptive batch": {**FORTY, "norm": "batch", "variants": "adaptive"},
 }
+LEVELS = ("plain", "twin", "traced", "graph")
+NO_LANES = ", no lanes"
 OTHERS: dict[str, dict[str, Any]] = {
+    **{f"sicl default, {level}": {"engine": level} for level in LEVELS},
+    f"sicl default{NO_LANES}": {},
+    f"sicl default adaptive{NO_LANES}": {"variants": "adaptive"},
+    **{f"sicl 20+20 batch, {level}": {**FORTY, "norm": "batch", "engine": level} for level in LEVELS},
+    **{f"sicl 20+20 frozen, {level}": {**FORTY, "norm": "frozen", "engine": level} for level in LEVELS},
     "sicl 20+20 frozen, float32": {**FORTY, "norm": "frozen", "precision": "float32"},
-    "sicl 20+20 batch, twin": {**FORTY, "norm": "batch", "engine": "twin"},
-    "sicl 20+20 frozen, twin": {**FORTY, "norm": "frozen", "engine": "twin"},
-    "sicl 20+20 frozen, fused": {**FORTY, "norm": "frozen", "engine": "fused"},
-    "sicl 20+20 batch, plain": {**FORTY, "norm": "batch", "engine": "plain"},
 }
-COMPILED: dict[str, dict[str, Any]] = {
-    "sicl 20+20 frozen, compile": {**FORTY, "norm": "frozen", "engine": "compile"},
-    "sicl 20+20 batch, compile": {**FORTY, "norm": "batch", "engine": "compile"},
-}
+"""What each level, and running engines beside each other, buys."""
 
 
 class Case:
@@ -82,24 +83,26 @@ class Case:
             "naive": Naive(self.adapter, self.images, self.moment.logits),
             "mc dropout 20": self._calibration(sicl.McDropout(passes=20)),
         }
-        specs = {**SPECS, **OTHERS, **COMPILED}
+        specs = {**SPECS, **OTHERS}
         for name in names:
-            out[name] = self._calibration(sicl.SICL(**specs[name]))
+            way = self._calibration(sicl.SICL(**specs[name]))
+            way.calibration.graphs.lanes = not name.endswith(NO_LANES)
+            out[name] = way
         with torch.no_grad():
             for parameter in self.adapter.network.parameters():
                 # The network has adapted since, as far as a guard can see: its look at collapse counts too.
                 parameter.add_(0.0)
         return out
 
-    def _calibration(self, spec: Any) -> Callable[[], Any]:
+    def _calibration(self, spec: Any) -> Calibrate:
         return Calibrate(spec.calibration(self.adapter), self.moment)
 
     def floor(self, peak: float) -> tuple[float, float]:
         """Return (seconds at `peak`, operations of the 40 suffix passes)."""
         split = Split(self.adapter.network)
-        features = split.features(self.images[:2])
+        begun = split.begin(self.images[:2])
         with FlopCounterMode(display=False) as counter:
-            split.resume(features, norm="batch")
+            split.resume(begun.features, begun)
         operations = counter.get_total_flops() / 2 * self.batch * 2 * VARIANTS
         return operations / peak, operations
 

@@ -24,7 +24,7 @@ from sicl.calibrate.sicl.variants import beta
 from sicl.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS
 from sicl.data import load_dataset, source_data
 from sicl.engine.norms import batch_statistics
-from sicl.engine.split import Split
+from sicl.engine.split import Begun, Split
 from sicl.engine.variants import predicted_probability
 from sicl.streams import Benign
 
@@ -62,7 +62,10 @@ class Readings:
     def __init__(
         self, adapter: sicl.adapt.Adapter, plain: sicl.adapt.Adapter, options: argparse.Namespace
     ) -> None:
-        self.splits = {name: Split(adapter.network, layer) for name, layer in LAYERS.items()}
+        self.splits = {
+            name: {kind: Split(adapter.network, layer, statistics=kind) for kind in (None, "frozen")}
+            for name, layer in LAYERS.items()
+        }
         self.plain, self.variants, self.max_batch = plain, options.variants, options.max_batch
         self.skip, self.norms = re.compile(options.skip), options.norms.split(",")
         device = next(adapter.network.parameters()).device
@@ -81,14 +84,16 @@ class Readings:
             predicted_probability(flipped, labels),
             (flipped.argmax(1) == labels).float(),
         )
-        for layer, split in self.splits.items():
-            features, _ = split.run(moment.images)
+        for layer, splits in self.splits.items():
+            begun = splits["frozen"].run(moment.images)
+            splits[None].check(moment.images)
+            features = begun.features
             mean, std = perturb.style_statistics(features)
             for where, family, parameter in READINGS:
                 if where == layer and not self.skip.search(f"{layer}.{family}{parameter:g}"):
                     variants = self._make(family, parameter, features, mean, std)
                     for norm in self.norms:
-                        hard, soft = self._votes(split, variants, labels, norm)
+                        hard, soft = self._votes(splits, variants, begun, labels, norm)
                         key = f"{layer}.{family}{parameter:g}.{norm}"
                         out[f"{key}.hard"], out[f"{key}.soft"] = hard, soft
         self.rows.append({name: (value * 255).round().to(torch.uint8).cpu() for name, value in out.items()})
@@ -114,7 +119,10 @@ class Readings:
             share = beta(parameter, (v, n), self.generator)
         return perturb.apply_map(f, *perturb.mixstyle_map(mean, std, partner, share))
 
-    def _votes(self, split: Split, variants: Tensor, labels: Tensor, norm: str) -> tuple[Tensor, Tensor]:
+    def _votes(
+        self, splits: dict[str | None, Split], variants: Tensor, begun: Begun, labels: Tensor, norm: str
+    ) -> tuple[Tensor, Tensor]:
+        split = splits["frozen" if norm == "frozen" else None]
         rows, step = len(labels), max(1, self.max_batch // len(labels))
         hard, soft = [], []
         for chunk in variants.view(self.variants, rows, *variants.shape[1:]).split(step):
@@ -123,9 +131,9 @@ class Readings:
                 # "pooled": one set of batch statistics over all variants in the chunk.
                 if norm == "pooled":
                     with batch_statistics(split.network, modules=split.batch_dependent()):
-                        logits = split._resumed_pass(chunk.flatten(0, 1), split.plan, n)
+                        logits = split.resumed(chunk.flatten(0, 1), n)
                 else:
-                    logits = split.resume(chunk.flatten(0, 1), norm=norm, groups=n)
+                    logits = split.resume(chunk.flatten(0, 1), begun, groups=n)
             logits = logits.float().view(n, rows, -1)
             hard.append((logits.argmax(-1) == labels).float())
             soft.append(predicted_probability(logits, labels.expand(n, rows)))

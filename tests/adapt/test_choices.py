@@ -157,11 +157,12 @@ def test_rotta_predicts_with_fixed_statistics_that_the_engine_understands() -> N
         assert all(torch.equal(recorded[layer][0], layer.running_mean) for layer in layers)
         with frozen_statistics(adapter.network, recorded):
             assert torch.equal(adapter.network(images), expected)
-    split = Split(adapter.network)
-    features, logits = split.run(images)
-    assert torch.equal(logits, expected)
-    for norm in ("frozen", "batch"):
-        torch.testing.assert_close(split.resume(torch.cat([features] * 2), norm=norm, groups=2)[8:], expected)
+    for statistics in ("frozen", None):
+        split = Split(adapter.network, statistics=statistics)
+        begun = split.run(images)
+        assert torch.equal(begun.logits, expected)
+        twice = split.resume(torch.cat([begun.features] * 2), begun, groups=2)
+        torch.testing.assert_close(twice[8:], expected)
 
 
 def test_rottas_teacher_and_student_share_what_never_moves() -> None:

@@ -51,7 +51,7 @@ def test_an_unadapted_network_is_never_compared_with_itself() -> None:
     """Without adaptation nothing moved, so the guard makes no pass and changes nothing."""
     guarded = sicl.SICL().attach(_network())(_images(0))
     plain = sicl.SICL(relaxation="none").attach(_network())(_images(0))
-    assert "attached" not in guarded.signals
+    assert "anchor" not in guarded.signals
     assert torch.equal(guarded.confidence, plain.confidence)
 
 
@@ -68,7 +68,7 @@ def test_a_network_driven_to_one_class_gets_the_attached_networks_confidence() -
         out = trusted(_images(seed))
     assert len(out.labels.unique()) == 1
     assert float(out.signals["collapse"]) == 1.0
-    assert torch.allclose(out.confidence, out.signals["attached"])
+    assert torch.allclose(out.confidence, out.signals["anchor"])
     assert float(out.confidence.mean()) < float(out.signals["softmax"].mean())
 
 

@@ -15,7 +15,7 @@ from sicl.adapt import Adapter
 from sicl.engine.norms import batch_norms
 from sicl.errors import OptionError
 
-ENGINES = ("plain", "twin", "fused")
+ENGINES = ("plain", "twin", "traced")
 
 
 def cheap(**changes: Any) -> sicl.SICL:
@@ -137,7 +137,7 @@ def test_an_unknown_layer_lists_near_ones_when_attached() -> None:
 
 
 def test_the_engine_says_what_runs_and_why() -> None:
-    """`calibration.engine` names the way and the reason for a slow one."""
+    """`calibration.engine` names the level and the reason for a slow one."""
     trusted = cheap(engine="plain").attach(small_net())
     assert trusted.calibration.engine.name == "not chosen yet"
     trusted(images(16))

@@ -10,11 +10,11 @@ from torch import Tensor
 
 import sicl
 from sicl.calibrate import Calibrated
-from sicl.calibrate.sicl.calibration import SiclCalibration
-from sicl.calibrate.sicl.mixed import Mixed
+from sicl.calibrate.sicl import calibration as page
+from sicl.calibrate.sicl.statistics import Replacement, fit_of, share_of
 from sicl.corruptions import corrupt
 from sicl.data import load_dataset
-from sicl.engine.norms import batch_norms, fresh_statistics
+from sicl.engine.norms import batch_norms, batch_statistics
 from sicl.engine.split import Split
 from sicl.errors import OptionError
 from sicl.metrics import auroc
@@ -68,23 +68,21 @@ def test_statistics_that_fit_are_kept() -> None:
 )
 def test_the_less_they_fit_the_more_votes_use_the_batchs(fit: float, share: float) -> None:
     """In quarters, until all do when four of ten predictions are lost."""
-    calibration = trusted().calibration
-    assert isinstance(calibration, SiclCalibration)
-    assert calibration.statistics.share(torch.tensor(fit)) == share
+    assert share_of(torch.tensor(fit)) == share
 
 
-def test_votes_are_shared_between_the_statistics() -> None:
+def test_votes_are_shared_between_the_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half and half lies in the middle; each variant is computed once."""
     images, _ = pictures("speckle_noise")
     mean, sent = {}, {}
     for share in (0.0, 0.5, 1.0):
         calibrated = trusted(variants=12, content_variants=12)
         calibration: Any = calibrated.calibration
-        calibration.statistics.share = lambda _fit, share=share: share
+        monkeypatch.setattr(page, "share_of", lambda _fit, share=share: share)
         signals = calibrated(images[:64]).signals
         mean[share] = [float(signals[f"{kind}_invariance"].mean()) for kind in ("style", "content")]
-        engines = calibration.own.distinct() + calibration.statistics.renewed.distinct()
-        sent[share] = sum(engine.rows_sent for engine in engines)
+        asked = (*calibration.questions.values(), *calibration.renewed.values())
+        sent[share] = sum(engine.rows_sent for engine in {question.engine for question in asked})
     for none, half, all_ in zip(mean[0.0], mean[0.5], mean[1.0]):
         assert abs(none - all_) > 0.05
         assert half == pytest.approx((none + all_) / 2, abs=0.3 * abs(none - all_))
@@ -95,13 +93,14 @@ def test_fit_compares_with_what_the_batchs_statistics_could_confirm() -> None:
     """Labels that they gave themselves fit fully, however few of them survive the mirror; others less."""
     calibration: Any = trusted().calibration
     images, _ = pictures("speckle_noise")
-    engine = calibration.statistics.renewed.mirror
-    engine.begin(images[:64])
-    own, mirrored = engine.logits().argmax(dim=1), engine.logits(images[:64].flip(-1))
-    assert float(calibration.statistics.fit(engine, mirrored, own)) == 1.0
+    engine = calibration.renewed["mirror"].engine
+    begun = engine.begin(images[:64])
+    logits, mirrored = engine.logits(begun), engine.logits(begun, engine.view(images[:64].flip(-1)))[0]
+    own = logits.argmax(dim=1)
+    assert float(fit_of(mirrored, logits, own)) == 1.0
     assert float((mirrored.argmax(dim=1) == own).float().mean()) < 0.9
     half = torch.where(torch.arange(64) < 32, own, (mirrored.argmax(dim=1) + 1) % 10)
-    assert 0.3 < float(calibration.statistics.fit(engine, mirrored, half)) < 0.7
+    assert 0.3 < float(fit_of(mirrored, logits, half)) < 0.7
 
 
 def test_streams_sorted_by_class_keep_the_networks_statistics() -> None:
@@ -123,12 +122,12 @@ def test_small_batches_and_networks_with_batch_statistics_are_left_alone() -> No
     assert "fit" not in trusted(norm="frozen")(images[:32]).signals
 
 
-def test_fresh_statistics_are_those_of_the_batch_and_leave_no_trace() -> None:
+def test_batch_statistics_are_those_of_the_batch_and_leave_no_trace() -> None:
     """Also for robust batch norms, whose own training mode would mix them with the running ones."""
     images, _ = pictures()
     adapter = sicl.Rotta().attach(sicl.load_model("demo"))
     before = [b.clone() for b in adapter.network.buffers()]
-    with torch.no_grad(), fresh_statistics(adapter.network):
+    with torch.no_grad(), batch_statistics(adapter.network):
         found = adapter.network(images[:32])
     expected = sicl.BatchNorm().attach(sicl.load_model("demo"))(images[:32])
     torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
@@ -137,14 +136,15 @@ def test_fresh_statistics_are_those_of_the_batch_and_leave_no_trace() -> None:
 
 
 @pytest.mark.parametrize("layer", ["auto", "layer1:input"])
-def test_a_fresh_split_resumes_what_it_ran(layer: str) -> None:
+def test_a_split_with_batch_statistics_resumes_what_it_ran(layer: str) -> None:
     """Features and logits with the batch's statistics, once and stacked."""
     images, _ = pictures()
-    split = Split(sicl.load_model("demo"), layer, fresh=True)
-    features, logits = split.run(images[:16])
-    torch.testing.assert_close(split.resume(features, norm="batch"), logits, atol=1e-3, rtol=1e-3)
-    twice = split.resume(torch.cat([features, features]), norm="batch", groups=2)
-    torch.testing.assert_close(twice, torch.cat([logits, logits]), atol=1e-3, rtol=1e-3)
+    split = Split(sicl.load_model("demo"), layer, statistics="batch")
+    begun = split.run(images[:16])
+    once = split.resume(begun.features, begun)
+    torch.testing.assert_close(once, begun.logits, atol=1e-3, rtol=1e-3)
+    twice = split.resume(torch.cat([begun.features] * 2), begun, groups=2)
+    torch.testing.assert_close(twice, torch.cat([begun.logits] * 2), atol=1e-3, rtol=1e-3)
 
 
 def test_mixed_streams_are_told_from_sorted_ones() -> None:
@@ -152,10 +152,11 @@ def test_mixed_streams_are_told_from_sorted_ones() -> None:
     generator = torch.Generator().manual_seed(0)
     for n_classes in (2, 10, 100):
         labels = torch.randint(n_classes, (512,), generator=generator)
-        mixed, ordered, single = Mixed(0), Mixed(0), Mixed(0)
-        assert all(mixed.add(part) for part in labels.split(64))
-        assert [ordered.add(part) for part in labels.sort().values.split(64)][-1] is False
-        assert single.add(torch.zeros(64, dtype=torch.long)) is False
+        norms = batch_norms(sicl.load_model("demo"))
+        mixed, ordered, single = (Replacement(norms, 0, wanted=True) for _ in range(3))
+        assert all(mixed.observe(part) for part in labels.split(64))
+        assert [ordered.observe(part) for part in labels.sort().values.split(64)][-1] is False
+        assert single.observe(torch.zeros(64, dtype=torch.long)) is False
 
 
 def test_a_wrong_choice_is_refused() -> None:

@@ -8,7 +8,6 @@ from calibrate_networks import images, small_net
 from torch import Tensor, nn
 
 import sicl
-from sicl.adapt import Moment
 from sicl.calibrate.sicl.temper import OVERCONFIDENT, Temper, lowest
 from sicl.data import load_dataset
 
@@ -75,8 +74,9 @@ def test_the_softmax_joins_as_far_as_it_is_not_overconfident(temperature: float,
     logits = network(x).detach()
     labels = logits.argmax(dim=1)
     softmax = (logits / temperature).softmax(dim=1).gather(1, labels[:, None])[:, 0]
-    joined = temper.join(torch.zeros(8), Moment(network, x, logits), labels)
+    joined, error = temper.join(torch.zeros(8), torch.ones(8), logits, labels)
     torch.testing.assert_close(joined, share * softmax)
+    torch.testing.assert_close(error, torch.full((8,), 1 - share))
     assert float(temper.votes_at()) == pytest.approx(min(1.0, temperature))
 
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from sicl.adapt._images import check_images, likely_mistake
 from sicl.adapt._presets import Architecture, Preset, preset_options
 from sicl.adapt._undo import Undo
-from sicl.engine.norms import batch_norms, uses_batch_statistics
-from sicl.engine.split import logits_of
+from sicl.engine.norms import batch_norms, statistics_of
+from sicl.engine.split import check_logits, logits_of
 from sicl.errors import InputError, UnsupportedModelError
 from sicl.spec import Spec
 from sicl.states import require_state
@@ -302,6 +302,9 @@ class Adapter(ABC):
 
     def _shown(self, images: Tensor, logits: Tensor, observe: Callable[[Moment], None] | None) -> Tensor:
         with torch.no_grad():
+            if self._counts["batches"] == 0:
+                # Once: it waits for the device.
+                check_logits(logits)
             out = self.correct(logits.detach()).float()
         if observe is not None:
             observe(Moment(self.network, images, out))
@@ -317,7 +320,7 @@ class Adapter(ABC):
         return images.clone() if images.is_inference() else images
 
     def _warn_of_one(self, n: int) -> None:
-        if n == 1 and any(uses_batch_statistics(layer) for layer in batch_norms(self.network)):
+        if n == 1 and any(statistics_of(layer) == "batch" for layer in batch_norms(self.network)):
             self._warn_once(
                 "one",
                 f"{type(self.spec).__name__} normalises a batch of one image with that image's own statistics, "
@@ -383,6 +386,13 @@ def _all_finite(tensors: list[Tensor]) -> bool:
 def _private_copy(model: nn.Module) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise UnsupportedModelError(f"`model` must be a torch.nn.Module, got {type(model).__name__}.")
+    # A compiled model holds the module it was made from; the copy is what is run.
+    model = getattr(model, "_orig_mod", model)
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedModelError(
+            "`model` is scripted or traced (torch.jit), so its layers can be neither adapted nor perturbed; attach "
+            "the torch.nn.Module that it was made from."
+        )
     return copy.deepcopy(model).eval().requires_grad_(False)
 
 

@@ -56,8 +56,6 @@ class RobustBatchNorm(_BatchNorm):
         alpha: share of the new batch in the running statistics.
     """
 
-    plain_in_eval = True
-
     def __init__(self, layer: _BatchNorm, alpha: float) -> None:
         nn.Module.__init__(self)
         self.num_features, self.eps, self.momentum = layer.num_features, layer.eps, alpha

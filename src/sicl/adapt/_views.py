@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sicl.adapt._augment import strong_augmentation
-from sicl.engine.norms import batch_norms, batch_statistics, can_group, uses_batch_statistics
+from sicl.engine.norms import batch_norms, batch_statistics, can_group, statistics_of
 from sicl.engine.split import logits_of
 
 PIXELS = {"cuda": 2**21, "cpu": 2**16}
@@ -26,9 +26,9 @@ def mean_over_views(
         generator: on the host.
         at_once: views in one pass; None: as many as have `PIXELS` pixels.
     """
-    norms = [layer for layer in batch_norms(network) if uses_batch_statistics(layer)]
+    norms = [layer for layer in batch_norms(network) if statistics_of(layer) == "batch"]
     limit = at_once or max(1, PIXELS.get(images.device.type, 2**16) // images[:, 0].numel())
-    limit = limit if can_group(norms) else 1
+    limit = limit if all(map(can_group, norms)) else 1
     total: Tensor | None = None
     for start in range(0, n_views, limit):
         n = min(limit, n_views - start)

@@ -1,6 +1,7 @@
 """Calibrators: frozen specs that turn an adapter's predictions into trustworthy confidence."""
 
 from sicl.calibrate._base import Calibrated, Calibration, Calibrator, Panel, require_source
+from sicl.calibrate._passes import as_it_predicts, batches, device_of
 from sicl.calibrate.mc_dropout import McDropout
 from sicl.calibrate.pseudocal import PseudoCal
 from sicl.calibrate.sicl.spec import SICL
@@ -29,5 +30,8 @@ __all__ = [
     "Softmax",
     "TemperatureScaling",
     "TransCal",
+    "as_it_predicts",
+    "batches",
+    "device_of",
     "require_source",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,7 +32,8 @@ class Calibrator(Spec, ABC):
             source: labelled source data, for the calibrators that need some.
         """
         adapter = as_adapter(target)
-        return Calibrated(adapter, self.calibration(adapter, source=source))
+        with torch.inference_mode(False):
+            return Calibrated(adapter, self.calibration(adapter, source=source))
 
     @abstractmethod
     def calibration(self, adapter: Adapter, *, source: SourceData | None = None) -> Calibration:
@@ -42,7 +44,8 @@ class Calibration(ABC):
     """A live calibrator: turns a moment (the state that predicts) into confidence.
 
     Laws: it changes neither the network's parameters nor its buffers nor the global random state, and it
-    keeps the adapter's predicted labels. Loading a state is all or nothing, for subclasses as well.
+    keeps the adapter's predicted labels. Loading a state is all or nothing, for subclasses as well, and a batch
+    that fails or is interrupted leaves the state as it was.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -53,7 +56,12 @@ class Calibration(ABC):
     @torch.no_grad()
     def predict(self, moment: Moment) -> Prediction:
         """Return the calibrated prediction of one batch."""
-        confidence, signals = self.confidence(moment)
+        before = self.state_dict()
+        try:
+            confidence, signals = self.confidence(moment)
+        except BaseException:
+            _put_back(self, before)
+            raise
         return Prediction(
             labels=moment.logits.argmax(dim=1),
             confidence=confidence.detach().float().clamp(0.0, 1.0),
@@ -114,6 +122,15 @@ def _all_or_nothing(
     return checked
 
 
+def _put_back(calibration: Calibration, state: dict[str, Any]) -> None:
+    """Load a state that the calibration had a moment ago: there is nothing to check."""
+    calibration.__dict__["_loading"] = True
+    try:
+        calibration.load_state_dict(state)
+    finally:
+        del calibration.__dict__["_loading"]
+
+
 def _load_together(state: Any, parts: Mapping[str, Adapter | Calibration], whose: str) -> None:
     """Load each part's state, or none: what was loaded before a part that fails goes back."""
     if not isinstance(state, dict) or state.keys() != parts.keys():
@@ -134,8 +151,26 @@ def _load_together(state: Any, parts: Mapping[str, Adapter | Calibration], whose
         raise InputError(f"`state` does not fit this {whose} ({reason(error)}).") from error
 
 
-class Calibrated:
+class _Live:
+    """What can be called from several threads: one at a time. A copy has a lock of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.RLock()
+
+
+class Calibrated(_Live):
     """A classifier with trustworthy confidence: `out = calibrated(images)`.
+
+    Calls from several threads are answered one after the other. `copy.deepcopy` and `pickle` give a classifier
+    that goes on from the same state and shares nothing with this one.
 
     Args:
         adapter: predicts and adapts.
@@ -143,13 +178,15 @@ class Calibrated:
     """
 
     def __init__(self, adapter: Adapter, calibration: Calibration) -> None:
+        super().__init__()
         self.adapter = adapter
         self.calibration = calibration
 
     def __call__(self, images: Tensor) -> Prediction:
         """Adapt, predict and calibrate one batch."""
         seen: list[Prediction] = []
-        self.adapter.step(images, lambda moment: seen.append(self.calibration.predict(moment)))
+        with self._lock:
+            self.adapter.step(images, lambda moment: seen.append(self.calibration.predict(moment)))
         return seen[0]
 
     def explain(self) -> str:
@@ -161,18 +198,20 @@ class Calibrated:
 
     def reset(self) -> None:
         """Return both the adapter and the calibration to their start."""
-        self.adapter.reset()
-        self.calibration.reset()
+        with self._lock:
+            self.adapter.reset()
+            self.calibration.reset()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of both."""
-        return {"adapter": self.adapter.state_dict(), "calibration": self.calibration.state_dict()}
+        with self._lock:
+            return {"adapter": self.adapter.state_dict(), "calibration": self.calibration.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a copy of a state that `state_dict` gave: of both, or of none."""
-        _load_together(
-            state, {"calibration": self.calibration, "adapter": self.adapter}, "a calibrated model"
-        )
+        parts: dict[str, Adapter | Calibration] = {"calibration": self.calibration, "adapter": self.adapter}
+        with self._lock:
+            _load_together(state, parts, "a calibrated model")
 
 
 def explain_engine(calibration: Calibration) -> list[str]:
@@ -188,7 +227,7 @@ def explain_engine(calibration: Calibration) -> list[str]:
     return [*lines, *(f"note: {note}" for note in engine.notes)]
 
 
-class Panel:
+class Panel(_Live):
     """Several calibrators on one adaptation run: `panel(images)` gives a prediction for each name.
 
     Args:
@@ -206,8 +245,12 @@ class Panel:
     ) -> None:
         if not calibrators:
             raise OptionError("`calibrators` must name at least one calibrator, got none.")
+        super().__init__()
         self.adapter = as_adapter(target)
-        self.calibrations = {n: c.calibration(self.adapter, source=source) for n, c in calibrators.items()}
+        with torch.inference_mode(False):
+            self.calibrations = {
+                n: c.calibration(self.adapter, source=source) for n, c in calibrators.items()
+            }
 
     def __call__(self, images: Tensor) -> dict[str, Prediction]:
         """Adapt and predict once, calibrate with each."""
@@ -216,19 +259,22 @@ class Panel:
         def observe(moment: Moment) -> None:
             out.update({name: c.predict(moment) for name, c in self.calibrations.items()})
 
-        self.adapter.step(images, observe)
+        with self._lock:
+            self.adapter.step(images, observe)
         return out
 
     def reset(self) -> None:
         """Return the adapter and every calibration to their start."""
-        self.adapter.reset()
-        for calibration in self.calibrations.values():
-            calibration.reset()
+        with self._lock:
+            self.adapter.reset()
+            for calibration in self.calibrations.values():
+                calibration.reset()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the adapter and of every calibration."""
-        states = {name: calibration.state_dict() for name, calibration in self.calibrations.items()}
-        return {"adapter": self.adapter.state_dict(), "calibrations": states}
+        with self._lock:
+            states = {name: calibration.state_dict() for name, calibration in self.calibrations.items()}
+            return {"adapter": self.adapter.state_dict(), "calibrations": states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a copy of a state that `state_dict` gave, whole or not at all; the names must be the same."""
@@ -242,7 +288,10 @@ class Panel:
             )
         parts = {f"the calibration {name!r}": part for name, part in self.calibrations.items()}
         given = {f"the calibration {name!r}": part for name, part in states.items()}
-        _load_together({**given, "adapter": state["adapter"]}, {**parts, "adapter": self.adapter}, "a panel")
+        with self._lock:
+            _load_together(
+                {**given, "adapter": state["adapter"]}, {**parts, "adapter": self.adapter}, "a panel"
+            )
 
 
 def as_adapter(target: nn.Module | Adapter) -> Adapter:

@@ -15,6 +15,7 @@ from sicl.calibrate._base import Calibration, Calibrator
 from sicl.calibrate._passes import device_of
 from sicl.engine.cut import find_stages
 from sicl.engine.engine import likes_bfloat16, rows_that_fit
+from sicl.engine.norms import statistics_for
 from sicl.engine.split import Split
 from sicl.errors import OptionError, UnsupportedModelError, require_positive
 from sicl.types import Prediction, SourceData
@@ -75,7 +76,7 @@ class _DropoutCalibration(Calibration):
     def __init__(self, spec: McDropout, adapter: Adapter) -> None:
         self.spec = spec
         names = dropout_places(adapter.network, spec.stages)
-        self.split = Split(adapter.network, names[0])
+        self.split = Split(adapter.network, names[0], statistics=statistics_for(spec.norm))
         self.later = [adapter.network.get_submodule(name) for name in names[1:]]
         self.generator = torch.Generator(device_of(adapter.network))
         self.reset()
@@ -98,14 +99,12 @@ class _DropoutCalibration(Calibration):
     def confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean probability of the adapter's class over the passes."""
         labels = moment.logits.argmax(dim=1, keepdim=True)
-        # With batch statistics the passes need nothing of the clean one but the features at the cut.
-        batchwise = self.spec.norm == "batch"
         images = moment.images
         if images.is_cuda and images.ndim == 4:
             images = images.contiguous(memory_format=torch.channels_last)
-        features = self.split.features(images) if batchwise else self.split.run(images)[0]
-        low = self._low_precision(features)
-        features = features.to(torch.bfloat16) if low else features
+        begun = self.split.begin(images)
+        low = self._low_precision(begun.features)
+        features = begun.features.to(torch.bfloat16) if low else begun.features
         rows = len(features)
         most = 128 if labels.device.type == "cpu" else min(2048, rows_that_fit(self.split, features, 2.0))
         limit = self.spec.max_batch or most
@@ -116,7 +115,7 @@ class _DropoutCalibration(Calibration):
             stacked = self._thin(torch.cat([features] * n))  # not `repeat`, which loses channels-last
             reduced = torch.autocast(features.device.type, torch.bfloat16, enabled=low)
             with reduced, _after(self.later, self._thin):
-                logits = self.split.resume(stacked, norm=self.spec.norm, groups=n)
+                logits = self.split.resume(stacked, begun, groups=n)
             total += logits.float().softmax(dim=1).view(n, rows, -1).sum(dim=0)
         mean = (total / self.spec.passes).clamp(0.0, 1.0)
         averaged = mean.max(dim=1)

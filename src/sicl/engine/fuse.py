@@ -46,17 +46,14 @@ def _with_one_bias(graph: fx.Graph, convolution: fx.Node, other: fx.Node) -> tup
     return (image, weight, bias, *rest)
 
 
-def fuse_norms(
-    graph: fx.Graph, slots: dict[Any, Slot], groups: int, kernel: Callable[..., Tensor], *, records: bool
-) -> None:
+def fuse_norms(graph: fx.Graph, slots: dict[Any, Slot], groups: int, kernel: Callable[..., Tensor]) -> None:
     """Let norms of stacked batches do the ReLU, or the addition and the ReLU, that follow them.
 
     Args:
         graph: to rewrite.
         slots: the norms, by the functions that stand for them in the graph.
         groups: how many batches are stacked.
-        kernel: as `sicl.engine.kernels.norm.grouped_norm`.
-        records: whether the norms also keep their statistics.
+        kernel: as `sicl.engine.kernels.norm.grouped_norm`; frozen norms have it keep their statistics.
     """
     for node in [n for n in graph.nodes if n.op == "call_function" and n.target in slots]:
         if node.meta["val"].ndim != 4:
@@ -72,7 +69,7 @@ def fuse_norms(
                 other = None
         elif follower is not None and follower.target in _RELUS:
             last = follower
-        function = _norm_kernel(kernel, slot, groups, relu=last is not node, records=records)
+        function = _norm_kernel(kernel, slot, groups, relu=last is not node)
         with graph.inserting_before(last):
             new = graph.call_function(function, (node.args[0], *([] if other is None else [other])))
         new.meta = dict(last.meta)
@@ -80,8 +77,8 @@ def fuse_norms(
         _erase_back(graph, last, node)
 
 
-def _norm_kernel(kernel: Callable[..., Tensor], slot: Slot, groups: int, *, relu: bool, records: bool) -> Any:
-    keep = (slot.mean, slot.variance, slot.scale, slot.shift) if records else None
+def _norm_kernel(kernel: Callable[..., Tensor], slot: Slot, groups: int, *, relu: bool) -> Any:
+    keep = (slot.mean, slot.variance) if slot.statistics == "frozen" else None
 
     def norm(x: Tensor, other: Tensor | None = None) -> Tensor:
         own = slot.own

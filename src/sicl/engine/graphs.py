@@ -1,29 +1,220 @@
-"""Record work on a GPU once and replay it: hundreds of kernels for the price of one launch."""
+"""Record work on a GPU once and replay it: hundreds of kernels for the price of one launch.
+
+Everything that is captured goes through `Captures`: a function of tensors runs as it is the first time, is captured
+the second time, and is replayed from then on for as long as what it reads stays where it is in memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-_WARM_UPS = 2
+Tables = Sequence[Mapping[str, Any]]
+"""Parameters and buffers as modules hold them: looked up anew, since adaptation may replace a tensor."""
+T = TypeVar("T")
+_MOST_MOVES = 4
+"""After so many moves in memory capturing no longer pays."""
+_MOST_FAILURES = 2
+"""After running out of memory so often, a function is captured no more."""
+_OFF = 0.02
+"""By how much a replay may differ from the run it was captured from: the rounding of other kernels."""
+
+_capturing: ContextVar[bool] = ContextVar("capturing", default=False)
+_effects: ContextVar[list[Callable[[], None]] | None] = ContextVar("effects", default=None)
 
 
-class Captured:
-    """A function of tensors, captured as a CUDA graph; calling it copies the inputs in.
+def can_capture(device: torch.device) -> bool:
+    """Say whether there are graphs on a device, and none is being captured now."""
+    if device.type != "cuda" or is_capturing():
+        return False
+    return not torch.cuda.is_current_stream_capturing()
 
-    The output lives in memory of the graph and is overwritten by the next call of any graph of its pool.
+
+def is_capturing() -> bool:
+    """Say whether what runs now goes into a graph, or is the rehearsal for it."""
+    return _capturing.get()
+
+
+def effect(function: Callable[[], None]) -> None:
+    """Do something in Python that belongs to the work at hand: now, or after every replay if it is captured."""
+    waiting = _effects.get()
+    if waiting is None:
+        function()
+    else:
+        waiting.append(function)
+
+
+class Graphs:
+    """All that one calibration captures: its engines and its poll give back memory together.
 
     Args:
-        function: works on fixed shapes, without looking at values.
-        example: inputs to capture with.
-        pool: memory that graphs share; they must run one after the other.
+        lanes: whether work that does not depend on other work may run beside it.
+    """
+
+    def __init__(self, *, lanes: bool = True) -> None:
+        self.lanes = lanes
+        self.notes: list[str] = []
+        self._all: weakref.WeakSet[Captures] = weakref.WeakSet()
+
+    def captures(
+        self, what: str, reads: Tables, *, most: int = 8, generator: torch.Generator | None = None
+    ) -> Captures:
+        """Return what captures functions of one kind, see `Captures`."""
+        made = Captures(self, what, reads, most=most, generator=generator)
+        self._all.add(made)
+        return made
+
+    def forget(self) -> None:
+        """Give back the memory of all graphs; they are captured anew when they are needed."""
+        for captures in list(self._all):
+            captures.forget()
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Graphs:
+        return Graphs(lanes=self.lanes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Graphs are addresses in a device's memory: no part of a saved object.
+        return _new_graphs, (self.lanes,)
+
+
+def _new_graphs(lanes: bool) -> Graphs:
+    return Graphs(lanes=lanes)
+
+
+class Captures:
+    """Runs functions of tensors: `captures(key, function, inputs)`; on a GPU, from the second time of a key on, by
+    replaying a graph.
+
+    Laws. The first call of a key runs the function as it is. The second runs it as it will be captured, captures
+    it, and believes the graph only if a replay gives the same numbers. A graph is dropped when a tensor that it
+    reads has moved in memory. When memory runs out, all graphs of the calibration are given back and the function
+    runs as it is. A function that cannot be captured runs as it is for good, and `problem` says why. What a call
+    returns is the caller's own.
+
+    Args:
+        graphs: where this belongs to.
+        what: the function, in words.
+        reads: parameters and buffers that the function reads.
+        most: keys to keep; beyond, all are dropped.
         generator: one that the function draws from; every replay draws on.
-        warm_ups: calls before the capture; a function that ran before needs none.
+    """
+
+    def __init__(
+        self, graphs: Graphs, what: str, reads: Tables, *, most: int, generator: torch.Generator | None
+    ) -> None:
+        self._graphs, self._what, self._most = graphs, what, most
+        self._reads = [table for table in reads if table]
+        self._generator = generator
+        self._kept: dict[Hashable, Graph | None] = {}
+        self._pool: Any = None
+        self._addresses: list[int] = []
+        self._moves = self._failures = 0
+        self.problem = ""
+
+    @property
+    def captured(self) -> int:
+        """How many keys are replayed."""
+        return sum(graph is not None for graph in self._kept.values())
+
+    def forget(self) -> None:
+        """Give back the graphs' memory."""
+        # A pool that no graph uses any more cannot be captured into again.
+        self._kept, self._pool = {}, None
+
+    def __call__(self, key: Hashable, function: Callable[[list[Tensor]], T], inputs: list[Tensor]) -> T:
+        """Return `function(inputs)`.
+
+        Args:
+            key: the same for calls that differ in the values of the inputs only.
+            function: does nothing that depends on values; what it does to Python objects goes through `effect`.
+            inputs: its tensors; the first says on which device it runs.
+        """
+        device = inputs[0].device
+        if self.problem or not can_capture(device):
+            return function(inputs)
+        if not self._known(key):
+            with tuned(device):
+                return function(inputs)
+        graph = self._kept[key] or self._capture(function, inputs)
+        if graph is None:
+            return function(inputs)
+        self._kept[key] = graph
+        out: T = graph(inputs)
+        return out
+
+    def _known(self, key: Hashable) -> bool:
+        """Say whether this key came before, with the tensors where they are now."""
+        tensors = [tensor for table in self._reads for tensor in table.values() if tensor is not None]
+        addresses = list(map(Tensor.data_ptr, tensors))
+        if addresses != self._addresses or len(self._kept) > self._most:
+            self._moves += addresses != self._addresses
+            self.forget()
+            self._addresses = addresses
+        if self._moves > _MOST_MOVES:
+            self._give_up("the network's tensors keep moving")
+            return False
+        known = key in self._kept
+        self._kept.setdefault(key, None)
+        return known
+
+    def _capture(self, function: Callable[[list[Tensor]], Any], inputs: list[Tensor]) -> Graph | None:
+        """Capture the function; a generator goes on where it was."""
+        start = None if self._generator is None else self._generator.get_state()
+        try:
+            with _captured_effects(), tuned(inputs[0].device):
+                expected = function(inputs)
+            if not all(bool(t.isfinite().all()) for t in tensors_in(expected)):
+                # Nothing can be compared with it; the next batch is tried.
+                return None
+            self._restart(start)
+            self._pool = self._pool or new_pool(inputs[0].device)
+            graph = Graph(function, inputs, self._pool, self._generator)
+            off = difference(graph.replay(inputs), expected)
+            if not off < _OFF:
+                raise RuntimeError(f"it is off by {off:.3g}")
+            return graph
+        except Exception as error:
+            self._failed(error)
+            return None
+        finally:
+            self._restart(start)
+
+    def _restart(self, state: Tensor | None) -> None:
+        if self._generator is not None and state is not None:
+            self._generator.set_state(state)
+
+    def _failed(self, error: Exception) -> None:
+        if self._generator is not None and self._generator.device.type == "cuda":
+            # A capture that failed leaves the generator's state unusable: give it another.
+            self._generator.graphsafe_set_state(torch.Generator(self._generator.device))
+        self._failures += is_out_of_memory(error)
+        self._graphs.forget()
+        if not is_out_of_memory(error) or self._failures >= _MOST_FAILURES:
+            self._give_up(str(error))
+        elif torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _give_up(self, reason: str) -> None:
+        self.problem = f"no CUDA graph of {self._what}: {reason}"
+        self._graphs.notes.append(self.problem)
+        self.forget()
+
+
+class Graph:
+    """A function of tensors, captured as a CUDA graph; calling it copies the inputs in and the output out.
+
+    Args:
+        function: works on fixed shapes, without looking at values, and has run before.
+        example: inputs to capture with.
+        pool: memory to share with other graphs, none of which runs at the same time.
+        generator: one that the function draws from.
 
     Raises:
         RuntimeError: the function does something that cannot be captured.
@@ -34,50 +225,94 @@ class Captured:
         function: Callable[[list[Tensor]], Any],
         example: list[Tensor],
         pool: Any,
-        *,
-        generator: torch.Generator | None = None,
-        warm_ups: int = _WARM_UPS,
+        generator: torch.Generator | None,
     ) -> None:
         self._inputs = [tensor.clone(memory_format=torch.preserve_format) for tensor in example]
-        self._graph, self._output = _captured(lambda: function(self._inputs), pool, generator, warm_ups)
+        self._graph = torch.cuda.CUDAGraph()
+        if generator is not None:
+            self._graph.register_generator_state(generator)
+        # Other threads may use the device meanwhile (a stream that makes its corruptions there).
+        capture = torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local")
+        # The outer stream context: a capture that fails would leave its stream the current one.
+        with (
+            torch.no_grad(),
+            torch.cuda.stream(torch.cuda.current_stream()),
+            _captured_effects() as self._effects,
+            capture,
+        ):
+            self._output = function(self._inputs)
 
-    def __call__(self, inputs: list[Tensor]) -> Any:
-        """Run on these inputs."""
+    def replay(self, inputs: list[Tensor]) -> Any:
+        """Run on these inputs; the output is overwritten by the next run."""
         for static, value in zip(self._inputs, inputs):
             static.copy_(value)
         self._graph.replay()
         return self._output
 
+    def __call__(self, inputs: list[Tensor]) -> Any:
+        """Run on these inputs, with all effects; the output is the caller's."""
+        out = own_copy(self.replay(inputs))
+        for done in self._effects:
+            done()
+        return out
 
-class Replay:
-    """A function that reads and writes tensors at fixed addresses, captured; captured anew when these move.
 
-    Args:
-        function: what to do.
-        reads: the tensors it reads, as they are now.
-        pool: memory that graphs share.
-    """
+@contextmanager
+def _captured_effects() -> Iterator[list[Callable[[], None]]]:
+    """Run a block as what is captured: no graphs inside, and effects are kept for later."""
+    found: list[Callable[[], None]] = []
+    tokens = _capturing.set(True), _effects.set(found)
+    try:
+        yield found
+    finally:
+        _capturing.reset(tokens[0])
+        _effects.reset(tokens[1])
 
-    def __init__(self, function: Callable[[], Any], reads: Callable[[], list[Tensor]], pool: Any) -> None:
-        self._function, self._reads, self._pool = function, reads, pool
-        self._graph: Any = None
-        self._addresses: tuple[int, ...] = ()
-        self.problem = ""
 
-    def __call__(self) -> None:
-        """Do it."""
-        addresses = tuple(tensor.data_ptr() for tensor in self._reads())
-        if not self.problem and addresses != self._addresses:
-            try:
-                self._graph, _ = _captured(self._function, self._pool)
-                self._addresses = addresses
-            except Exception as error:
-                # It runs as it is then, which is only slower.
-                self.problem = str(error)
-        if self.problem:
-            self._function()
-        else:
-            self._graph.replay()
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the (not empty) tensors of floats in a tensor, sequence, mapping or dataclass, in order."""
+    if isinstance(value, Tensor):
+        return [value] if value.is_floating_point() and value.numel() else []
+    return [tensor for item in _items(value) for tensor in tensors_in(item)]
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, tuple | list):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, f.name) for f in dataclasses.fields(value)]
+    return ()
+
+
+def own_copy(value: Any, copies: dict[int, Tensor] | None = None) -> Any:
+    """Return a tensor, sequence, mapping or dataclass with its own tensors; one that occurs twice is copied once."""
+    copies = {} if copies is None else copies
+    if isinstance(value, Tensor):
+        if id(value) not in copies:
+            copies[id(value)] = value.clone(memory_format=torch.preserve_format)
+        return copies[id(value)]
+    if isinstance(value, Mapping):
+        return {key: own_copy(item, copies) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(own_copy(item, copies) for item in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: own_copy(getattr(value, f.name), copies) for f in dataclasses.fields(value)}
+        return type(value)(**fields)
+    return value
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    """Return the mean difference in units of the mean size."""
+    return float((found - expected).abs().mean()) / (float(expected.abs().mean()) + 1e-6)
+
+
+def difference(found: Any, expected: Any) -> float:
+    """Return the largest relative error of a tensor (NaN if one is)."""
+    pairs = zip(tensors_in(found), tensors_in(expected))
+    errors = [relative_error(f.float(), e.float()) for f, e in pairs]
+    return float(torch.tensor([0.0, *errors]).max())
 
 
 def new_pool(device: torch.device) -> Any:
@@ -100,24 +335,6 @@ def tuned(device: torch.device) -> Iterator[None]:
         backend.benchmark = before
 
 
-_rehearsing: ContextVar[bool] = ContextVar("rehearsing", default=False)
-
-
-@contextmanager
-def rehearsal() -> Iterator[None]:
-    """Run a block by the code that will run when it is captured (but for lanes, which need a capture)."""
-    token = _rehearsing.set(True)
-    try:
-        yield
-    finally:
-        _rehearsing.reset(token)
-
-
-def is_capturing(device: torch.device) -> bool:
-    """Say whether what is launched now goes into a graph, or would."""
-    return device.type == "cuda" and (_rehearsing.get() or torch.cuda.is_current_stream_capturing())
-
-
 class Lanes:
     """Branches of a graph that is being captured: what is launched in a lane runs beside the rest.
 
@@ -129,7 +346,7 @@ class Lanes:
         open_: whether there may be lanes.
     """
 
-    def __init__(self, device: torch.device, *, open_: bool = True) -> None:
+    def __init__(self, device: torch.device, *, open_: bool) -> None:
         self._streams: dict[Any, Any] = {}
         self._start: Any = None
         if open_ and device.type == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -152,29 +369,6 @@ class Lanes:
         for stream in self._streams.values():
             torch.cuda.current_stream().wait_stream(stream)
         self._streams, self._start = {}, None
-
-
-def _captured(
-    function: Callable[[], Any],
-    pool: Any,
-    generator: torch.Generator | None = None,
-    warm_ups: int = _WARM_UPS,
-) -> tuple[Any, Any]:
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream), torch.no_grad(), tuned(torch.device("cuda")):
-        for _ in range(warm_ups):
-            function()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    if generator is not None:
-        graph.register_generator_state(generator)
-    # Other threads may use the device meanwhile (a stream that makes its corruptions there).
-    capture = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
-    # The outer context: a capture that fails would leave its stream the current one.
-    with torch.no_grad(), torch.cuda.stream(torch.cuda.current_stream()), capture:
-        out = function()
-    return graph, out
 
 
 def is_out_of_memory(error: Exception) -> bool:

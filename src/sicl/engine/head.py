@@ -24,25 +24,37 @@ def find_head(model: nn.Module, images: Tensor) -> str:
     Raises:
         UnsupportedModelError: the model calls no linear layer.
     """
-    called: list[str] = []
-    linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    handles = [module.register_forward_hook(_append(called, name)) for name, module in linears]
-    try:
-        model(images)
-    finally:
-        for handle in handles:
-            handle.remove()
+    called, _ = _linears_called(model, images)
     if not called:
         raise UnsupportedModelError(
             f"{type(model).__name__} calls no linear layer, so its head is not clear; name the module whose "
             "input are the features."
         )
-    return called[-1]
+    return called[-1][0]
 
 
-def _append(called: list[str], name: str) -> Callable[..., None]:
-    def hook(_module: nn.Module, _args: Any, _output: Any) -> None:
-        called.append(name)
+@torch.no_grad()
+def logit_layer(model: nn.Module, images: Tensor) -> nn.Module | None:
+    """Return the head if its output is the logits as it is, else None."""
+    called, logits = _linears_called(model, images)
+    return model.get_submodule(called[-1][0]) if called and called[-1][1] is logits else None
+
+
+def _linears_called(model: nn.Module, images: Tensor) -> tuple[list[tuple[str, Any]], Tensor]:
+    """The linear layers in the order of their calls, with what they gave, and the logits."""
+    called: list[tuple[str, Any]] = []
+    linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    handles = [module.register_forward_hook(_append(called, name)) for name, module in linears]
+    try:
+        return called, logits_of(model(images))
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _append(called: list[tuple[str, Any]], name: str) -> Callable[..., None]:
+    def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+        called.append((name, output))
 
     return hook
 

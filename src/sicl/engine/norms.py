@@ -1,21 +1,27 @@
-"""Find normalisation layers, and say which statistics they normalise with while a block of code runs."""
+"""Find normalisation layers, and say which statistics they normalise with while a block of code runs.
+
+Statistics are one of three kinds: "running" (the averages that a layer keeps), "batch" (those of the batch at
+hand) and "frozen" (those of an earlier, clean batch).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.overrides import TorchFunctionMode
 
 from sicl.engine.kernels import norm as triton_norm
 from sicl.errors import UnsupportedModelError
 
-NormMode = Literal["running", "batch", "frozen"]
-Statistics = Mapping[nn.Module, tuple[Tensor, Tensor]]
+Statistics = Literal["running", "batch", "frozen"]
+Recorded = Mapping[nn.Module, tuple[Tensor, Tensor]]
 """For each batch norm the (mean, biased variance) it normalised with."""
 
 _FIELDS = ("training", "track_running_stats", "momentum")
@@ -33,23 +39,36 @@ def batch_norms(model: nn.Module) -> list[_BatchNorm]:
     return [module for module in model.modules() if isinstance(module, _BatchNorm)]
 
 
-def uses_batch_statistics(module: _BatchNorm) -> bool:
-    """Say whether the layer, as it stands, normalises with the statistics of the batch it is given."""
-    return module.training or (module.running_mean is None and module.running_var is None)
+def statistics_of(module: _BatchNorm) -> Literal["running", "batch"]:
+    """Say what the layer, as it stands, normalises with."""
+    batch = module.training or (module.running_mean is None and module.running_var is None)
+    return "batch" if batch else "running"
+
+
+def statistics_for(norm: Literal["batch", "frozen"]) -> Literal["frozen"] | None:
+    """Return the statistics of variants under a `norm` option: frozen, or None for those of the network."""
+    return "frozen" if norm == "frozen" else None
 
 
 @contextmanager
 def _restored(modules: list[_BatchNorm]) -> Iterator[None]:
     """Put back, on the way out, every field and buffer that a norm mode may have changed."""
     before = [
-        ({f: getattr(m, f) for f in _FIELDS}, {b: m._buffers.get(b) for b in _BUFFERS}) for m in modules
+        (
+            {f: getattr(m, f) for f in _FIELDS},
+            {b: m._buffers.get(b) for b in _BUFFERS},
+            {f: m.__dict__[f] for f in ("forward",) if f in m.__dict__},
+        )
+        for m in modules
     ]
     try:
         yield
     finally:
-        for module, (fields, buffers) in zip(modules, before):
+        for module, (fields, buffers, forward) in zip(modules, before):
             for name, value in fields.items():
                 setattr(module, name, value)
+            module.__dict__.pop("forward", None)
+            module.__dict__.update(forward)
             # Buffers are put back as objects: nothing was written into the originals.
             module._buffers.update(buffers)
 
@@ -84,21 +103,21 @@ def batch_statistics(
         modules: only these batch norms; all of them if None.
 
     Raises:
-        UnsupportedModelError: several groups, and a batch norm whose forward is not torch's.
+        UnsupportedModelError: (in the pass) a batch norm whose own forward does not call torch's `batch_norm`.
     """
     modules = batch_norms(model) if modules is None else list(modules)
-    with ExitStack() as stack:
-        stack.enter_context(_restored(modules))
+    with _restored(modules):
         for module in modules:
+            genuine = groups == 1 and (is_torchs(module) or module.training)
+            if not genuine:
+                module.__dict__["forward"] = _Grouped(module, groups)
             # Without tracking, a training-mode batch norm neither reads nor writes its buffers.
-            module.training, module.track_running_stats = True, False
-        if groups > 1:
-            stack.enter_context(_grouped(modules, groups))
+            module.training, module.track_running_stats = genuine, False
         yield
 
 
 @contextmanager
-def frozen_statistics(model: nn.Module, statistics: Statistics) -> Iterator[None]:
+def frozen_statistics(model: nn.Module, statistics: Recorded) -> Iterator[None]:
     """Normalise with given statistics, e.g. those that `record_statistics` saw; buffers are not updated."""
     modules = [module for module in batch_norms(model) if module in statistics]
     with _restored(modules):
@@ -118,7 +137,7 @@ def record_statistics(model: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor
     """
     recorded: dict[nn.Module, tuple[Tensor, Tensor]] = {}
     counts: dict[nn.Module, int] = {}
-    modules = [m for m in batch_norms(model) if uses_batch_statistics(m)]
+    modules = [m for m in batch_norms(model) if statistics_of(m) == "batch"]
     with ExitStack() as stack:
         stack.enter_context(_restored(modules))
         for module in modules:
@@ -153,55 +172,76 @@ def _count_into(counts: dict[nn.Module, int]) -> Any:
     return hook
 
 
-def is_plain(module: _BatchNorm) -> bool:
-    """Say whether the layer is torch's, or one that is in evaluation mode (`plain_in_eval`)."""
-    return type(module).forward is _BatchNorm.forward or getattr(type(module), "plain_in_eval", False)
+def is_torchs(module: _BatchNorm) -> bool:
+    """Say whether the layer's forward is torch's own."""
+    return type(module).forward is _BatchNorm.forward and "forward" not in module.__dict__
 
 
-def can_group(modules: Sequence[_BatchNorm]) -> bool:
-    """Say whether several batches can be stacked and still be normalised apart (torch's own forward only)."""
-    return all(type(m).forward is _BatchNorm.forward and "forward" not in m.__dict__ for m in modules)
+class _Replaced(TorchFunctionMode):
+    """Calls of `batch_norm` go to `norm` instead, while the mode is on."""
+
+    def __init__(self, norm: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.norm, self.calls = norm, 0
+
+    def __torch_function__(
+        self, function: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function is not F.batch_norm:
+            return function(*args, **(kwargs or {}))
+        self.calls += 1
+        return self.norm(args[0] if args else (kwargs or {})["input"])
 
 
-@contextmanager
-def fresh_statistics(model: nn.Module) -> Iterator[None]:
-    """Let every batch norm, also one that uses running statistics, normalise with those of the batch at hand."""
-    modules = batch_norms(model)
-    own = [m for m in modules if type(m).forward is not _BatchNorm.forward and is_plain(m)]
-    with batch_statistics(model, modules=modules):
-        try:
-            for module in own:
-                module.__dict__["forward"] = _GroupedForward(module, 1)
-            yield
-        finally:
-            for module in own:
-                module.__dict__.pop("forward", None)
+def forward_with(module: _BatchNorm, norm: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Run a batch norm in evaluation mode with `norm` in place of its normalisation.
+
+    What a subclass does besides (the activation of timm's `BatchNormAct2d`) is done as it does it.
+
+    Raises:
+        UnsupportedModelError: the forward does not call torch's `batch_norm` exactly once.
+    """
+    if type(module).forward is _BatchNorm.forward:
+        return norm(x)
+    with _Replaced(norm) as replaced:
+        out: Tensor = type(module).forward(module, x)
+    if replaced.calls != 1:
+        raise UnsupportedModelError(
+            f"{type(module).__name__} has its own forward, which does not call `torch.nn.functional.batch_norm` "
+            'once, so variants cannot share a batch; use `norm="frozen"`.'
+        )
+    return out
 
 
-@contextmanager
-def _grouped(modules: list[_BatchNorm], groups: int) -> Iterator[None]:
-    for module in modules:
-        if not can_group([module]):
-            raise UnsupportedModelError(
-                f"{type(module).__name__} has its own forward, so several variants cannot share a batch in "
-                'batch-statistics mode; use `norm="frozen"`.'
-            )
+@torch.no_grad()
+def can_group(module: _BatchNorm) -> bool:
+    """Say whether stacked batches can be normalised apart: `forward_with` gives what the layer gives itself."""
+    if is_torchs(module) or "forward" in module.__dict__:
+        return is_torchs(module)
+    like = next((t for t in (module.weight, module.running_mean) if t is not None), torch.zeros(()))
+    n_dims = 0 if isinstance(module, nn.BatchNorm1d) else 3 if isinstance(module, nn.BatchNorm3d) else 2
+    size = (6, module.num_features, *[2] * n_dims)
+    x = torch.rand(size, generator=torch.Generator().manual_seed(0)).to(like)
     try:
-        for module in modules:
-            module.__dict__["forward"] = _GroupedForward(module, groups)
-        yield
-    finally:
-        for module in modules:
-            module.__dict__.pop("forward", None)
+        with batch_statistics(module, modules=[module]):
+            expected = module(x)
+        with batch_statistics(module, groups=2, modules=[module]):
+            found = module(torch.cat([x, x]))
+    except Exception:  # whatever it does with this input, it means: not this layer
+        return False
+    return torch.allclose(found, torch.cat([expected, expected]), rtol=1e-3, atol=1e-3)
 
 
-class _GroupedForward:
+class _Grouped:
     """The forward of a batch norm whose input is `groups` batches stacked along dimension 0."""
 
     def __init__(self, module: _BatchNorm, groups: int) -> None:
         self.module, self.groups = module, groups
 
     def __call__(self, x: Tensor) -> Tensor:
+        return forward_with(self.module, self.normalise, x)
+
+    def normalise(self, x: Tensor) -> Tensor:
         return grouped_batch_norm(x, self.groups, self.module.weight, self.module.bias, self.module.eps)
 
 

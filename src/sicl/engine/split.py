@@ -1,66 +1,127 @@
-"""Run a classifier up to a layer once, and on from it as often as you like: the engine of SICL."""
+"""Run a classifier up to a layer once, and on from it as often as you like."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from sicl.engine.cut import Point, find_point
 from sicl.engine.norms import (
+    Recorded,
     Statistics,
     batch_norms,
     batch_statistics,
     can_group,
-    fresh_statistics,
     frozen_statistics,
     protected_statistics,
     record_statistics,
     running_statistics,
-    uses_batch_statistics,
+    statistics_of,
 )
-from sicl.engine.sizes import layer_sizes
-from sicl.engine.stubs import Stubs, changed_input, poison, tensors_of, with_first_tensor
+from sicl.engine.stubs import Stubs, changed_input, poison, probe, tensors_of, with_first_tensor
 from sicl.errors import InputError, UnsupportedModelError
 
 Plan = Literal["thin", "wide", "whole"]
 """How to resume: stubs of one row stand in for the prefix ("thin"); stubs of the full batch, for networks
 that read the batch size from their input ("wide"); the prefix is computed again ("whole")."""
 
-VariantNorm = Literal["frozen", "batch"]
-
 
 def logits_of(output: Any) -> Tensor:
-    """Return the logits of a classifier's output: a tensor, or an object with `.logits`."""
-    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    """Return the logits of a classifier's output: a tensor, an object with `.logits`, or a dict with "logits"."""
+    logits = output
+    if not isinstance(output, Tensor):
+        logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         raise UnsupportedModelError(
-            "The model must return N x C logits or an object with `.logits`, got "
+            "The model must return N x C logits, or an object or dict with `logits`, got "
             f"{f'shape {tuple(logits.shape)}' if isinstance(logits, Tensor) else type(output).__name__}; "
             "wrap it in a module that does."
         )
+    if logits.shape[1] == 1:
+        raise UnsupportedModelError(
+            "The model returns one logit a sample (a sigmoid head), of which there is no softmax; wrap it in "
+            "`sicl.models.outputs.TwoClasses(model)`, which gives the logits (0, z)."
+        )
     return logits
+
+
+def check_logits(logits: Tensor) -> None:
+    """Raise `UnsupportedModelError` if these are no logits: NaN, or rows of probabilities. Waits for the device."""
+    if not bool(logits.isfinite().all()):
+        raise UnsupportedModelError(
+            "The model gives NaN or infinite logits for this batch; check its weights and norm statistics, and that "
+            "images are floats in [0, 1]."
+        )
+    sums = logits.float().sum(dim=1)
+    if bool((logits >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all()):
+        raise UnsupportedModelError(
+            "The model returns probabilities (no value is negative, every row sums to 1), but logits are needed; wrap "
+            "it in `sicl.models.outputs.FromProbabilities(model)`, or leave out its last softmax."
+        )
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A clean batch, run up to the cut: all that resuming variants of it needs.
+
+    Args:
+        images: the batch.
+        features: what stands at the cut.
+        base: the features to make variants of: the same, in the dtype that variants are computed in.
+        recorded: what the network's batch norms normalised with, where variants keep that.
+        moments: the same for an engine's twin: all means and variances in a row (2 x T).
+        logits: of the whole pass, if it was made.
+        beside: other images that shared its statistics.
+    """
+
+    images: Tensor
+    features: Tensor
+    base: Tensor
+    recorded: Recorded = field(default_factory=dict)
+    moments: Tensor | None = None
+    logits: Tensor | None = None
+    beside: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def first(self, n: int) -> Begun:
+        """Return the first `n` rows, normalised as they were: with the others beside them."""
+        logits = None if self.logits is None else self.logits[:n]
+        return replace(
+            self,
+            images=self.images[:n],
+            features=self.features[:n],
+            base=self.base[:n],
+            logits=logits,
+            beside=self.images[n:],
+        )
 
 
 class Split:
     """A classifier cut at one layer.
 
-    `features, logits = split.run(images)` runs the whole network as it stands; `split.resume(features)`
-    computes logits from (perturbed) features without the part before the cut. Laws: resuming the features
-    unchanged gives the logits of `run`, once or repeated, and nothing but the features reaches the logits from
-    before the cut. Both are checked on the first batch (or on `example`), and again when the images' shape
-    changes; `widest` is then how many values a row has at the widest layer after the cut. A network for which
-    they do not hold is resumed by whole passes, and a warning says so once.
+    `begun = split.begin(images)` runs the network up to the cut; `split.resume(features, begun)` computes logits
+    from (perturbed) features without the part before the cut. Laws: resuming the features unchanged gives the
+    network's logits, once or repeated, and nothing but the features reaches the logits from before the cut. Both
+    are checked on the first batch (or on `example`), and again when the images' shape changes; `widest` is then
+    how many values a row has at the widest layer after the cut. A network for which they do not hold is resumed
+    by whole passes, and a warning says so once.
     Neither parameters, buffers, flags, hooks nor the global random state are left changed.
 
     Args:
         network: any module that returns logits or an object with `.logits`.
         layer: a module name, "NAME:input", or "auto" (see `sicl.engine.cut.find_point`).
-        fresh: let all batch norms use the statistics of the batch at hand, also those that use running ones.
+        statistics: what batch norms normalise with: None: each as the network stands; "running" or "batch": all
+            of them with these (variants each with their own batch's); "frozen": as the network stands, but
+            variants keep what the clean batch was normalised with.
         example: images to check the laws with now instead of on the first batch.
 
     Raises:
@@ -69,40 +130,44 @@ class Split:
     """
 
     def __init__(
-        self, network: nn.Module, layer: str = "auto", *, fresh: bool = False, example: Tensor | None = None
+        self,
+        network: nn.Module,
+        layer: str = "auto",
+        *,
+        statistics: Statistics | None = None,
+        example: Tensor | None = None,
     ) -> None:
-        self.network, self.fresh = network, fresh
+        self.network, self.statistics = network, statistics
         self.point: Point = find_point(network, layer)
         self.plan: Plan | None = None
-        self.statistics: Statistics = {}
         self.widest = 0
         self._module = network.get_submodule(self.point.name)
         self._stubs = Stubs(self._module, self.point.side)
-        self._images: Tensor | None = None
+        self._row: Tensor | None = None
         self._checked: tuple[Any, ...] = ()
-        self._overwritten = False
+        self._overwritten, self._stacks = False, True
         if example is not None:
             self.check(example)
 
     @torch.no_grad()
-    def run(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (features at the cut, logits) of a clean pass, and remember its norm statistics."""
+    def begin(self, images: Tensor) -> Begun:
+        """Run a clean batch up to the cut, or all the way if variants keep its statistics."""
+        if self.statistics == "frozen" and self.batch_dependent():
+            return self.run(images)
+        features = self.features(images)
+        return Begun(images, features, features)
+
+    @torch.no_grad()
+    def run(self, images: Tensor) -> Begun:
+        """Run a clean batch all the way: with logits, and what its batch norms normalised with."""
         self._ensure_checked(images)
-        with self._mode(), record_statistics(self.network) as statistics:
+        with self._mode(), record_statistics(self.network) as recorded:
             features, logits = self._tapped_pass(images)
-        self.statistics, self._images = statistics, images
-        return features, logits
+        return Begun(images, features, features, recorded, logits=logits)
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
-        """Return the features at the cut and stop there; enough for `resume` with "batch" norms."""
-        out = self.features_of_view(images)
-        self.statistics, self._images = {}, images
-        return out
-
-    @torch.no_grad()
-    def features_of_view(self, images: Tensor) -> Tensor:
-        """Return the features of another view of the last batch (a mirrored one, say), which stays the last."""
+        """Return what stands at the cut, and stop there."""
         self._ensure_checked(images)
         with self._mode(), protected_statistics(self.network), self._at_point(_stop_with):
             try:
@@ -113,55 +178,53 @@ class Split:
 
     @torch.no_grad()
     def resume(
-        self, features: Tensor, *, norm: VariantNorm = "frozen", groups: int = 1, rows: Tensor | None = None
+        self, features: Tensor, begun: Begun, *, groups: int = 1, rows: Tensor | None = None
     ) -> Tensor:
         """Return the logits of features at the cut.
 
         Args:
-            features: as `run` gave them, or V such batches stacked along dimension 0, variant after variant.
-            norm: "frozen": batch norms keep what the last `run` normalised with; "batch": those that use
-                batch statistics compute them anew, for each of the stacked batches apart.
+            features: as the batch's, or V such batches stacked along dimension 0, variant after variant.
+            begun: the clean batch.
             groups: how many batches are stacked.
-            rows: which rows of the last batch the features belong to, if not all.
+            rows: which rows of the batch the features belong to, if not all.
         """
-        if self._images is None or self.plan is None:
-            raise InputError("`Split.resume` needs a clean pass first: call `run(images)` before it.")
-        expected = (len(self._images) if rows is None else len(rows)) * groups
+        assert self.plan is not None
+        expected = (len(begun) if rows is None else len(rows)) * groups
         if len(features) != expected:
             raise InputError(
                 f"`features` must have {expected} rows ({groups} stacked batches), got {len(features)}; "
                 "set `groups` to the number of variants."
             )
         with self._mode():
-            if norm == "batch" and groups > 1 and not can_group(self.batch_dependent()):
+            if groups > 1 and not self._stacks and self.statistics != "frozen":
                 parts = features.chunk(groups)
-                return torch.cat([self.resume(part, norm=norm, rows=rows) for part in parts])
-            with self._norms(norm, groups):
-                return self._resumed_pass(features, self.plan, groups, rows)
+                return torch.cat([self.resume(part, begun, rows=rows) for part in parts])
+            images = begun.images if rows is None else begun.images[rows]
+            with self._norms(begun, groups):
+                return self._resumed_pass(features, self.plan, groups, images)
 
     @torch.no_grad()
-    def pass_of(self, images: Tensor, *, norm: VariantNorm = "frozen") -> Tensor:
-        """Return the logits of a whole pass of other images, normalised as variants of the last batch are."""
-        with self._mode(), self._norms(norm, 1):
+    def logits(self, images: Tensor, begun: Begun) -> Tensor:
+        """Return the logits of a whole pass of other images, normalised as variants of the batch are."""
+        with self._mode(), self._norms(begun, 1):
             return logits_of(self.network(images))
 
-    def batch_dependent(self) -> list[Any]:
-        """Return the batch norms that use the batch's own statistics as the network stands (`fresh`: all)."""
-        return [m for m in batch_norms(self.network) if self.fresh or uses_batch_statistics(m)]
+    def batch_dependent(self) -> list[_BatchNorm]:
+        """Return the batch norms that use the batch's own statistics in a clean pass."""
+        if self.statistics == "running":
+            return []
+        return [
+            m for m in batch_norms(self.network) if self.statistics == "batch" or statistics_of(m) == "batch"
+        ]
 
     def _mode(self) -> AbstractContextManager[None]:
-        return fresh_statistics(self.network) if self.fresh else nullcontext()
+        modes = {"batch": batch_statistics, "running": running_statistics}
+        return modes[self.statistics](self.network) if self.statistics in modes else nullcontext()
 
-    @contextmanager
-    def _norms(self, norm: str, groups: int) -> Iterator[None]:
-        if norm == "frozen":
-            if not self.statistics and self.batch_dependent():
-                raise InputError('`norm="frozen"` needs a clean pass by `run`, not by `features`.')
-            with frozen_statistics(self.network, self.statistics):
-                yield
-        else:
-            with batch_statistics(self.network, groups=groups, modules=self.batch_dependent()):
-                yield
+    def _norms(self, begun: Begun, groups: int) -> AbstractContextManager[None]:
+        if self.statistics == "frozen":
+            return frozen_statistics(self.network, begun.recorded)
+        return batch_statistics(self.network, groups=groups, modules=self.batch_dependent())
 
     def _tapped_pass(self, images: Tensor) -> tuple[Tensor, Tensor]:
         seen: list[Tensor] = []
@@ -192,8 +255,12 @@ class Split:
         finally:
             handle.remove()
 
-    def _resumed_pass(self, features: Tensor, plan: Plan, groups: int, rows: Tensor | None = None) -> Tensor:
-        assert self._images is not None
+    def resumed(self, features: Tensor, groups: int) -> Tensor:
+        """Run the rest of the network as it stands, without the part before the cut (not with "whole" passes)."""
+        assert self.plan is not None
+        return self._resumed_pass(features, self.plan, groups, None)
+
+    def _resumed_pass(self, features: Tensor, plan: Plan, groups: int, images: Tensor | None) -> Tensor:
         reached = False
         if self._overwritten:
             features = features.clone()
@@ -207,10 +274,11 @@ class Split:
 
         with ExitStack() as stack:
             if plan == "whole":
-                chosen = self._images if rows is None else self._images[rows]
-                images = chosen.repeat(groups, *([1] * (chosen.ndim - 1)))
+                assert images is not None
+                images = images.repeat(groups, *([1] * (images.ndim - 1)))
             else:
-                images = poison(self._images, features.shape[0] if plan == "wide" else 1)
+                assert self._row is not None
+                images = poison(self._row, features.shape[0] if plan == "wide" else 1)
                 stack.enter_context(self._stubs.installed(len(images), lambda: reached))
             stack.enter_context(self._at_point(swap))
             return logits_of(self.network(images))
@@ -222,19 +290,21 @@ class Split:
     @torch.no_grad()
     def check(self, images: Tensor) -> Plan:
         """Find the cheapest plan under which the laws of this class hold for these images, and keep it."""
-        rows = images[:4] if len(images) > 1 else torch.cat([images, images.flip(-1) * 0.5])
+        rows = probe(images)
         before, self.plan, self._overwritten = self.plan, None, True
-        self._images, self._checked = rows, _kind(images)
-        with running_statistics(self.network), record_statistics(self.network) as statistics:
+        self._row, self._checked = rows[:1], _kind(images)
+        with running_statistics(self.network), record_statistics(self.network) as recorded:
             self._stubs.trace(self.network, rows)
             with layer_sizes(self.network, self._at_point) as widths:
                 features, logits = self._tapped_pass(rows)
             self.widest = max(value // len(rows) for value in (features.numel(), *widths))
             self._overwritten = False
             self._overwritten = not torch.equal(self._tapped_pass(rows)[0], features)
-        self.statistics = statistics
+        check_logits(logits)
+        self._stacks = all(map(can_group, self.batch_dependent()))
         plans: tuple[Plan, ...] = ("thin", "wide", "whole")
-        self.plan = next((plan for plan in plans if self._laws_hold(plan, features, logits)), None)
+        clean = Begun(rows, features, features, recorded, logits=logits)
+        self.plan = next((plan for plan in plans if self._laws_hold(plan, clean)), None)
         if self.plan is None:
             raise UnsupportedModelError(
                 f"{type(self.network).__name__} does not give the same logits when it is resumed at "
@@ -248,22 +318,23 @@ class Split:
             )
         return self.plan
 
-    def _laws_hold(self, plan: Plan, features: Tensor, logits: Tensor) -> bool:
+    def _laws_hold(self, plan: Plan, clean: Begun) -> bool:
+        assert clean.logits is not None
         # Bypasses show as NaN; what is left is rounding, which tf32 and 16-bit networks have much of.
-        relative = 2e-3 if torch.finfo(features.dtype).eps < 1e-6 else 5e-2
-        tolerance = relative * float(logits.abs().max()) + 1e-5
+        relative = 2e-3 if torch.finfo(clean.features.dtype).eps < 1e-6 else 5e-2
+        tolerance = relative * float(clean.logits.abs().max()) + 1e-5
         for groups in (1, 2):
-            stacked = torch.cat([features] * groups)
+            stacked = torch.cat([clean.features] * groups)
             try:
-                with frozen_statistics(self.network, self.statistics), running_statistics(self.network):
-                    again = self._resumed_pass(stacked, plan, groups)
+                with frozen_statistics(self.network, clean.recorded), running_statistics(self.network):
+                    again = self._resumed_pass(stacked, plan, groups, clean.images)
             except Exception:  # whatever a network does with stubs, it means: not this plan
                 if plan == "whole":
                     raise
                 return False
             if again.shape[0] != stacked.shape[0]:
                 return False
-            if not float((again - torch.cat([logits] * groups)).abs().max()) <= tolerance:
+            if not float((again - torch.cat([clean.logits] * groups)).abs().max()) <= tolerance:
                 return False
         return True
 
@@ -279,6 +350,32 @@ class Split:
         return UnsupportedModelError(
             f"{type(self.network).__name__} never called its module {self.point.name!r}; name another `layer`."
         )
+
+
+AtPoint = Callable[[Callable[[Any], Any]], AbstractContextManager[None]]
+"""Passes what stands at a cut through a function while a block runs."""
+
+
+@contextmanager
+def layer_sizes(network: nn.Module, at_point: AtPoint) -> Iterator[list[int]]:
+    """Yield a list that gets the size of what each layer after a cut gives in the pass made inside."""
+    sizes: list[int] = []
+    reached: list[bool] = []
+
+    def note(_module: nn.Module, _args: Any, output: Any) -> None:
+        if reached and isinstance(output, Tensor):
+            sizes.append(output.numel())
+
+    def mark(value: Any) -> Any:
+        reached.append(True)
+        return value
+
+    with ExitStack() as stack:
+        stack.enter_context(at_point(mark))
+        for module in network.modules():
+            if next(module.children(), None) is None:
+                stack.callback(module.register_forward_hook(note).remove)
+        yield sizes
 
 
 class _Reached(Exception):

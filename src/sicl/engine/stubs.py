@@ -27,7 +27,12 @@ class Stubs:
         self.template: Any = None
 
     def trace(self, network: nn.Module, images: Tensor) -> None:
-        """Learn, from one pass, the answers of the modules that finish before the cut is reached."""
+        """Learn, from one pass, the answers of the modules that finish before the cut is reached.
+
+        Args:
+            network: to run.
+            images: rows that differ (`probe`): what is the same for all of them does not depend on them.
+        """
         done: list[tuple[nn.Module, Any]] = []
         at_cut: list[Any] = []
         open_modules: list[nn.Module] = []
@@ -107,6 +112,13 @@ def forwards_restored(modules: list[nn.Module]) -> Iterator[None]:
                 module.__dict__.pop("forward", None)
             else:
                 module.__dict__["forward"] = forward
+
+
+def probe(images: Tensor, rows: int = 4) -> Tensor:
+    """Return a few rows like the images that differ from each other, whatever these are (all black, say)."""
+    some = images[:rows] if len(images) > 1 else torch.cat([images, images])
+    noise = torch.rand(some.shape, generator=torch.Generator().manual_seed(0))
+    return torch.lerp(some, noise.to(some), 0.5)
 
 
 def poison(images: Tensor, rows: int) -> Tensor:

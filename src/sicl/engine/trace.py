@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,28 +12,22 @@ import torch
 from torch import Tensor, fx, nn
 
 from sicl.engine.fuse import fuse_convolutions, fuse_norms
+from sicl.engine.graphs import relative_error
 from sicl.engine.kernels.vendor import kernels_for
-from sicl.engine.stubs import forwards_restored
 from sicl.engine.twin import CannotTwin, NormCall, Slot, Twin
 
 _CONVOLUTION = torch.ops.aten.convolution.default
-_MUCH_SLOWER = 1.1
 TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.4}
 """How far logits may be from those of the slower way, relative to their size. Rounding only (TF32 has much of
 it, and the logits of an untrained network are mostly rounding in bfloat16); a wrong pass is off by 100 %."""
 
 
-def relative_error(found: Tensor, expected: Tensor) -> float:
-    """Return the mean difference in units of the mean size."""
-    return float((found - expected).abs().mean()) / (float(expected.abs().mean()) + 1e-6)
+class Traced:
+    """`traced(features)` gives float32 logits of `groups` stacked batches, for one shape of features.
 
-
-class FusedSuffix:
-    """`suffix(features)` gives float32 logits of `groups` stacked batches, for one shape of features.
-
-    Traced once from the twin, so the network's own Python code no longer runs. A batch norm with fixed
-    statistics right after a convolution is folded into its weights; ReLU and residual additions after it
-    become part of the convolution where the backend has such a kernel.
+    Traced once from the twin, so the network's own Python code no longer runs. A batch norm with running or frozen
+    statistics right after a convolution is folded into its weights; ReLU and residual additions after it become
+    part of the convolution where the backend has such a kernel.
 
     Args:
         twin: the copy to trace.
@@ -48,13 +41,13 @@ class FusedSuffix:
 
     def __init__(self, twin: Twin, features: Tensor, groups: int, *, records: bool = False) -> None:
         self.twin, self.groups, self.records = twin, groups, records
-        self.device, self.compiled = features.device, False
+        self.device = features.device
         self.notes: list[str] = []
         self._folds: list[Fold] = []
-        self._grouped: dict[Any, Slot] = {}
+        self._norms: dict[Any, Slot] = {}
         try:
             self.module = _traced(twin, features, groups)
-            self._slots = self._replace_norms()
+            self._replace_norms()
             self.module.graph.eliminate_dead_code()
             self.module.recompile()
         except Exception as error:
@@ -62,31 +55,26 @@ class FusedSuffix:
         self._call: Callable[[Tensor], Tensor] = self.module
         used = (n for n in self.module.graph.nodes if n.op == "get_attr")
         self._used = {id(_value(self.module, node)) for node in used}
-        self._used |= {id(p) for slot in self._slots if slot.batchwise for p in slot.own.parameters()}
-
-    def live_tensors(self) -> list[Tensor]:
-        """Return the live tensors that `prepare` reads."""
-        tensors = [table[name] for target, table, name in self.twin.sources if id(target) in self._used]
-        tensors += [tensor for fold in self._folds for tensor in fold.sources()]
-        for slot in self._slots:
-            tensors += [tensor for tensor in (slot.live.weight, slot.live.bias) if tensor is not None]
-        return tensors
+        self._used |= {id(p) for slot in self._norms.values() for p in slot.own.parameters(recurse=False)}
 
     @torch.no_grad()
-    def prepare(self) -> None:
-        """Take over what this pass needs of the live network, in place; folded norms go into the weights."""
-        self.twin.refresh(self._used, self._slots)
+    def load(self, moments: Tensor) -> None:
+        """Take over what this pass needs of the live network, in place; folded norms go into the weights.
+
+        Args:
+            moments: the statistics of the batch norms, as `Twin.stage` gives them.
+        """
+        self.twin.load(moments, self._used)
         if not self.records and self._folds:
             biases = [fold.write() for fold in self._folds]
             torch._foreach_copy_([fold.bias for fold in self._folds], biases)
 
     @torch.no_grad()
-    def settle(self, features: Tensor, *, compiled: bool = False) -> None:
-        """Choose the kernels: fused ones (or torch.compile's) if they run here and give the same logits.
+    def settle(self, features: Tensor) -> None:
+        """Take the fused kernels, if they run here and give the same logits.
 
         Args:
-            features: an example; the suffix must be prepared.
-            compiled: try torch.compile instead of the backend's fused convolutions.
+            features: an example; the network must be loaded.
 
         Raises:
             CannotTwin: not even the plain kernels run.
@@ -97,20 +85,13 @@ class FusedSuffix:
         except Exception as error:
             raise CannotTwin(f"the traced network does not run ({error})") from error
         try:
-            fused = self._call = _compiled(plain) if compiled else self._with_fused_kernels()
+            self._call = self._with_fused_kernels()
             off = relative_error(self(features), expected)
             if not off < TOLERANCE[self.twin.dtype]:
                 raise RuntimeError(f"logits differ by {off:.1%}")
-            # Where bits must repeat, a clock may not choose the kernels.
-            if self.device.type == "cuda" and not compiled and not torch.backends.cudnn.deterministic:
-                ratio = _milliseconds(fused, features) / _milliseconds(plain, features)
-                self.notes.append(f"fused kernels take {ratio:.2f} of the plain ones' time")
-                if ratio > _MUCH_SLOWER:
-                    self._call = plain
-            self.compiled = compiled
         except Exception as error:
             self._call = plain
-            self.notes.append(f"no {'compiled' if compiled else 'fused'} kernels: {error}")
+            self.notes.append(f"no fused kernels: {error}")
 
     def _with_fused_kernels(self) -> fx.GraphModule:
         """A module with the same tensors, whose convolutions and norms do what follows them."""
@@ -121,7 +102,7 @@ class FusedSuffix:
         graph.output(graph.graph_copy(self.module.graph, {}))
         fuse_convolutions(graph, kernels)
         if kernels.norm is not None:
-            fuse_norms(graph, self._grouped, self.groups, kernels.norm, records=self.records)
+            fuse_norms(graph, self._norms, self.groups, kernels.norm)
         graph.eliminate_dead_code()
         return fx.GraphModule(self.module, graph)
 
@@ -130,13 +111,12 @@ class FusedSuffix:
         logits: Tensor = self._call(features)
         return logits.float()
 
-    def _replace_norms(self) -> list[Slot]:
-        graph, slots = self.module.graph, []
+    def _replace_norms(self) -> None:
+        graph = self.module.graph
         for node in [n for n in graph.nodes if n.target is _marker()]:
             before, index = node.args
             slot = self.twin.slots[index]
-            slots.append(slot)
-            fixed = not slot.batchwise or (self.twin.frozen and not self.records)
+            fixed = slot.statistics == "running" or (slot.statistics == "frozen" and not self.records)
             if fixed and before.target is _CONVOLUTION and len(before.users) == 1:
                 self._folds.append(Fold(self.module, self.twin, before, slot, len(self._folds)))
                 node.replace_all_uses_with(before)
@@ -146,16 +126,15 @@ class FusedSuffix:
                 new.meta = dict(node.meta)
                 node.replace_all_uses_with(new)
             graph.erase_node(node)
-        return slots
 
     def _norm_function(self, slot: Slot, fixed: bool) -> Callable[[Tensor], Tensor]:
         def norm(x: Tensor) -> Tensor:
             if fixed:
                 return slot.fixed(x)
-            return slot.recording(x) if self.records else slot.grouped(x, self.groups)
+            return slot.recording(x) if slot.statistics == "frozen" else slot.grouped(x, self.groups)
 
         if not fixed:
-            self._grouped[norm] = slot
+            self._norms[norm] = slot
         return norm
 
 
@@ -202,22 +181,6 @@ class Fold:
         return torch.addcmul(shift, bias[0], scale) if bias else shift
 
 
-def _milliseconds(function: Callable[[Tensor], Tensor], features: Tensor) -> float:
-    """The shortest of a few runs on a GPU."""
-    times = []
-    for _ in range(4):
-        torch.cuda.synchronize(features.device)
-        started = time.perf_counter()
-        function(features)
-        torch.cuda.synchronize(features.device)
-        times.append(time.perf_counter() - started)
-    return 1e3 * min(times)
-
-
-def _compiled(module: fx.GraphModule) -> Callable[[Tensor], Tensor]:
-    return torch.compile(module, dynamic=False)
-
-
 def _value(module: nn.Module, node: Any) -> Tensor:
     if not isinstance(node, fx.Node) or node.op != "get_attr":
         raise CannotTwin("a convolution's weight is computed, not a parameter")
@@ -251,12 +214,15 @@ class _Kept:
 @contextmanager
 def _marked(twin: Twin) -> Iterator[None]:
     """Let the twin's batch norms leave marks instead of normalising."""
-    norms = [m for m in twin.network.modules() if isinstance(m.__dict__.get("forward"), NormCall)]
-    with forwards_restored(norms):
-        for module in norms:
-            index = module.__dict__["forward"].index
-            module.__dict__["forward"] = functools.partial(_mark, index)
+    forwards = (module.__dict__.get("forward") for module in twin.network.modules())
+    calls = [forward for forward in forwards if isinstance(forward, NormCall)]
+    try:
+        for call in calls:
+            call.__dict__["norm"] = functools.partial(_mark, call.index)
         yield
+    finally:
+        for call in calls:
+            del call.__dict__["norm"]
 
 
 def _mark(index: int, x: Tensor) -> Tensor:
@@ -269,6 +235,6 @@ def _traced(twin: Twin, features: Tensor, groups: int) -> fx.GraphModule:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     with _marked(twin):
-        module: fx.GraphModule = make_fx(lambda x: twin.split._resumed_pass(x, twin.plan, groups))(features)
+        module: fx.GraphModule = make_fx(lambda x: twin.split.resumed(x, groups))(features)
     module.graph.eliminate_dead_code()
     return module

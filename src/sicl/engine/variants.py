@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, Protocol
@@ -39,6 +39,9 @@ class Variants(Protocol):
     def tensors(self) -> list[Tensor]:
         """Return the tensors that describe the variants."""
 
+    def kind(self) -> Hashable:
+        """Return what else describes them: the same for variants that differ in their tensors only."""
+
     def with_tensors(self, tensors: list[Tensor]) -> Variants:
         """Return variants of the same kind from other tensors."""
 
@@ -64,6 +67,9 @@ class StyleVariants:
 
     def tensors(self) -> list[Tensor]:
         return [self.scale, self.shift]
+
+    def kind(self) -> Hashable:
+        return "style"
 
     def with_tensors(self, tensors: list[Tensor]) -> StyleVariants:
         return StyleVariants(*tensors)
@@ -98,24 +104,33 @@ class ContentVariants:
     def tensors(self) -> list[Tensor]:
         return [self.std, self.noise, *([] if self.rows is None else [self.rows])]
 
+    def kind(self) -> Hashable:
+        return "content"
+
     def with_tensors(self, tensors: list[Tensor]) -> ContentVariants:
         return ContentVariants(*tensors)
 
 
 @dataclass(frozen=True)
 class GivenVariants:
-    """Features computed elsewhere, such as those of the mirrored images: V x (features' shape)."""
+    """Features computed elsewhere, such as those of the mirrored images: V x (features' shape).
+
+    Args:
+        features: the variants.
+        images: what they are of (one variant), where something bypasses the cut: they need whole passes.
+    """
 
     features: Tensor
+    images: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.features)
 
     def part(self, start: int, stop: int) -> GivenVariants:
-        return GivenVariants(self.features[start:stop])
+        return GivenVariants(self.features[start:stop], self.images)
 
     def of_rows(self, rows: Tensor) -> GivenVariants:
-        return GivenVariants(self.features[:, rows])
+        return GivenVariants(self.features[:, rows], None if self.images is None else self.images[rows])
 
     def make(self, features: Tensor, out: Tensor | None = None) -> Tensor:
         made = self.features.flatten(0, 1)
@@ -123,6 +138,9 @@ class GivenVariants:
 
     def tensors(self) -> list[Tensor]:
         return [self.features]
+
+    def kind(self) -> Hashable:
+        return "given"
 
     def with_tensors(self, tensors: list[Tensor]) -> GivenVariants:
         return GivenVariants(*tensors)
@@ -159,6 +177,9 @@ class JoinedVariants:
     def tensors(self) -> list[Tensor]:
         return [tensor for kind in self.kinds for tensor in kind.tensors()]
 
+    def kind(self) -> Hashable:
+        return tuple((kind.kind(), len(kind)) for kind in self.kinds)
+
     def with_tensors(self, tensors: list[Tensor]) -> JoinedVariants:
         left = iter(tensors)
         return JoinedVariants(
@@ -178,13 +199,16 @@ class Votes:
     hard: Tensor
     soft: Tensor
 
-    def share(self, kind: Literal["hard", "soft"]) -> Tensor:
-        """Return each sample's mean vote."""
-        return self.of(kind).mean(dim=0)
+    def __len__(self) -> int:
+        return len(self.soft)
 
     def of(self, kind: Literal["hard", "soft"]) -> Tensor:
         """Return the votes of one kind, V x N."""
         return self.hard if kind == "hard" else self.soft
+
+    def mean(self, kind: Literal["hard", "soft"]) -> Tensor:
+        """Return each sample's mean vote."""
+        return self.of(kind).mean(dim=0)
 
     def split(self, sizes: list[int]) -> list[Votes]:
         """Return the votes of so many variants at a time."""
@@ -198,17 +222,7 @@ def joined(parts: list[Votes], dim: int = 0) -> Votes:
     return Votes(torch.cat([p.hard for p in parts], dim), torch.cat([p.soft for p in parts], dim))
 
 
-Resume = Callable[[Tensor, int], Tensor]
-"""Gives logits of (features of stacked batches, how many batches)."""
-
-
-def vote(variants: Variants, features: Tensor, labels: Tensor, temperature: Tensor, resume: Resume) -> Votes:
-    """Make all the variants at once, resume them, and count; soft votes at a temperature."""
-    n = len(variants)
-    return count(resume(variants.make(features), n).view(n, len(labels), -1), labels, temperature)
-
-
-def count(logits: Tensor, labels: Tensor, temperature: Tensor) -> Votes:
+def count(logits: Tensor, labels: Tensor, temperature: Tensor | float = 1.0) -> Votes:
     """Return what the logits of V variants (V x N x C) say about N labels; soft votes at a temperature."""
     hard = (logits.argmax(dim=-1) == labels).float()
     return Votes(hard, predicted_probability(logits / temperature, labels.expand(len(logits), -1)))

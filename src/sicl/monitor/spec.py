@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from sicl.errors import OptionError, require_choice, require_positive
-from sicl.selective import require_share
+from sicl.monitor.options import POLICIES, Options
 
 if TYPE_CHECKING:
     from sicl.calibrate import Calibrated
     from sicl.monitor.monitored import Monitored
     from sicl.types import SourceData
 
-POLICIES = ("warn", "freeze", "reset", "rollback")
+__all__ = ["POLICIES", "Monitor"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Monitor:
+class Monitor(Options):
     """Watch a calibrated classifier without labels: `monitored = sicl.Monitor().attach(trusted)`.
 
     Four claims make a stream that is well, each about the mean of a score given all that came before: confidence
@@ -48,30 +46,6 @@ class Monitor:
         OptionError: a value is out of range.
     """
 
-    window: int = 256
-    accuracy: float | None = None
-    familiarity: float = 0.2
-    collapse: float = 0.5
-    false_alarms: float = 1e-5
-    policy: Literal["warn", "freeze", "reset", "rollback"] = "warn"
-    miscalibration: float = 0.05
-    level: float = 0.95
-    log: Path | str | None = None
-    every: int = 64
-    remember: int = 10_000
-
-    def __post_init__(self) -> None:
-        require_choice(POLICIES, policy=self.policy)
-        require_positive(every=self.every, remember=self.remember)
-        if self.window < 16:
-            raise OptionError(f"`window` must be at least 16 samples, got {self.window!r}.")
-        if not 0 <= self.miscalibration <= 1:
-            raise OptionError(f"`miscalibration` must lie in [0, 1], got {self.miscalibration!r}.")
-        shares = {"familiarity": self.familiarity, "collapse": self.collapse, "level": self.level}
-        require_share(**shares, false_alarms=self.false_alarms)
-        if self.accuracy is not None:
-            require_share(accuracy=self.accuracy)
-
     def attach(
         self,
         trusted: Calibrated,
@@ -96,7 +70,3 @@ class Monitor:
         from sicl.monitor.monitored import Monitored
 
         return Monitored(self, trusted, source=source, observers=observers, name=name)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the configuration as plain values."""
-        return {**asdict(self), "log": None if self.log is None else str(self.log)}

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from sicl.data.dataset import CLEAN, Dataset
 from sicl.data.images import Images, Noise, Positions, Resized, Uint8Images
 from sicl.data.load import load_dataset
 from sicl.errors import InputError
-from sicl.streams.base import Ordered, Stream
 from sicl.streams.cache import ImageCache, as_cache, domain_key
 from sicl.streams.plan import OOD_PREFIX, Plan
 from sicl.types import OOD_LABEL, Batch
@@ -23,13 +23,38 @@ CHUNK_BYTES = 16 * 2**20
 CHUNK_BATCHES = 16
 
 
+class Settings(Protocol):
+    """What playing needs to know of a stream's options."""
+
+    @property
+    def batch_size(self) -> int: ...
+
+    @property
+    def severity(self) -> int: ...
+
+    @property
+    def corruption_seed(self) -> int: ...
+
+
+class Playable(Protocol):
+    """What can be played: `sicl.streams.base.Stream`."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def ood_name(self) -> str | None: ...
+
+    def plan(self, dataset: Dataset) -> Plan: ...
+
+
 @dataclass
 class OpenStream:
     """A stream bound to data and device; iterate it as often as you like, each time from the start."""
 
     plan: Plan
     dataset: Dataset
-    settings: Ordered
+    settings: Settings
     device: torch.device
     ood: Images | None = None
     cache: ImageCache | None = None
@@ -128,7 +153,7 @@ def _split(positions: Positions, step: int) -> Iterator[Positions]:
 
 
 def open_stream(
-    stream: Stream,
+    stream: Playable,
     dataset: Dataset,
     *,
     device: torch.device | str,

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from sicl import perturb
 from sicl.adapt import Adapter, Moment
-from sicl.calibrate import Calibration, Calibrator
-from sicl.calibrate._base import require_source
-from sicl.calibrate._passes import as_it_predicts, batches, device_of
+from sicl.calibrate import Calibration, Calibrator, as_it_predicts, batches, device_of, require_source
 from sicl.calibrate.mc_dropout import dropout_places
 from sicl.calibrate.sicl.variants import beta
-from sicl.engine.split import Split
-from sicl.errors import OptionError, UnsupportedModelError, require_choice, require_positive
+from sicl.engine.head import find_head
+from sicl.engine.norms import statistics_for
+from sicl.engine.split import Begun, Split
+from sicl.errors import OptionError, require_choice, require_positive
 from sicl.metrics import ClassStatistics, style_variance
 from sicl.types import SourceData
 
@@ -81,7 +81,7 @@ class Measured(Perturbed):
 class _PerturbedCalibration(Calibration):
     def __init__(self, spec: Perturbed, adapter: Adapter) -> None:
         self.spec = spec
-        self.split = Split(adapter.network, spec.layer)
+        self.split = Split(adapter.network, spec.layer, statistics=statistics_for(spec.norm))
         self.later: list[nn.Module] = []
         if spec.kind == "dropout":
             names = dropout_places(adapter.network, STAGES)
@@ -96,19 +96,19 @@ class _PerturbedCalibration(Calibration):
     def confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the share of variants that keep the class."""
         labels = moment.logits.argmax(dim=1)
-        features, _ = self.split.run(moment.images)
+        begun = self.split.run(moment.images)
         kept = torch.zeros(len(labels), device=labels.device)
         for _ in range(self.spec.variants):
-            logits = self.resume(self.variant(features))
+            logits = self.resume(self.variant(begun.features), begun)
             kept += (logits.argmax(dim=1) == labels).float()
         return kept / self.spec.variants, {}
 
-    def resume(self, variant: Tensor) -> Tensor:
+    def resume(self, variant: Tensor, begun: Begun) -> Tensor:
         """Return a variant's logits; dropout goes on after the later stages."""
         with ExitStack() as stack:
             for module in self.later:
                 stack.callback(module.register_forward_hook(self._thinned).remove)
-            return self.split.resume(variant, norm=self.spec.norm)
+            return self.split.resume(variant, begun)
 
     def _thinned(self, _module: nn.Module, _args: Any, output: Tensor) -> Tensor:
         return self._dropped(output)
@@ -148,7 +148,9 @@ class _PerturbedCalibration(Calibration):
 class _MeasuredCalibration(_PerturbedCalibration):
     def __init__(self, spec: Measured, adapter: Adapter, source: SourceData) -> None:
         super().__init__(spec, adapter)
-        self.head = _last_linear(adapter.network)
+        parts = batches(source.images[:2], 256, adapter.network)
+        with as_it_predicts(adapter.network):
+            self.head = adapter.network.get_submodule(find_head(adapter.network, next(parts)))
         embeddings = []
         with as_it_predicts(adapter.network), _inputs_of(self.head) as seen:
             for part in batches(source.images, 256, adapter.network):
@@ -169,12 +171,12 @@ class _MeasuredCalibration(_PerturbedCalibration):
         kept = torch.zeros(len(labels), device=labels.device)
         moved, style = torch.zeros_like(kept).double(), torch.zeros_like(kept).double()
         with _inputs_of(self.head) as seen:
-            features, _ = self.split.run(moment.images)
+            begun = self.split.run(moment.images)
             original = self._distance(seen.pop(), labels)
-            maps = _as_maps(features)
+            maps = _as_maps(begun.features)
             for _ in range(self.spec.variants):
-                changed = self.variant(features)
-                logits = self.resume(changed)
+                changed = self.variant(begun.features)
+                logits = self.resume(changed, begun)
                 kept += (logits.argmax(dim=1) == labels).float()
                 moved += self._distance(seen.pop(), labels)
                 style += style_variance(maps, _as_maps(changed).unsqueeze(0))
@@ -199,17 +201,8 @@ class _MeasuredCalibration(_PerturbedCalibration):
         return distance
 
 
-def _last_linear(network: nn.Module) -> nn.Linear:
-    layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
-    if not layers:
-        raise UnsupportedModelError(
-            f"`Measured` takes the embedding before the last linear layer; {type(network).__name__} has none."
-        )
-    return layers[-1]
-
-
 @contextmanager
-def _inputs_of(layer: nn.Linear) -> Iterator[list[Tensor]]:
+def _inputs_of(layer: nn.Module) -> Iterator[list[Tensor]]:
     """Keep what a layer is given while the block runs."""
     seen: list[Tensor] = []
 

@@ -1,8 +1,9 @@
-"""The network as it was when SICL was attached to it, beside the one that has adapted since."""
+"""The anchor: the network as it was when SICL was attached to it, beside the one that has adapted since."""
 
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -10,7 +11,7 @@ from sicl.calibrate._passes import predicted_logits
 from sicl.engine.norms import batch_norms, norm_layers
 
 
-class Attached:
+class Anchor:
     """A network with the parameters of the time of attachment and the live network's norm statistics.
 
     Only what may adapt is copied (the affine parameters of norm layers, and whatever has gradients on); all
@@ -30,13 +31,16 @@ class Attached:
         for name in kept:
             parameter = self.network.get_parameter(name)
             parameter.requires_grad_(False).grad = None
+        self.adapts = any(parameter.requires_grad for parameter in live.parameters())
+        """Whether the live network has parameters that may move."""
         self._versions = [(parameter, parameter._version) for parameter in kept.values()]
+        self._has_moved = False
         self._pairs = list(zip(batch_norms(live), batch_norms(self.network)))
 
     @property
     def moved(self) -> bool:
         """Whether the live network was written to since attachment (a version count: no look at values)."""
-        return any(parameter._version != version for parameter, version in self._versions)
+        return self._has_moved or any(parameter._version != version for parameter, version in self._versions)
 
     def follow(self) -> nn.Module:
         """Take over the live network's modes and statistics as they are now; return the network."""
@@ -47,5 +51,13 @@ class Attached:
         return self.network
 
     def logits(self, images: Tensor) -> Tensor:
-        """Return what the network as attached says about a batch."""
+        """Return what the anchor says about a batch."""
         return predicted_logits(self.follow(), images)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_has_moved": self.moved}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Versions of copied tensors begin anew.
+        self.__dict__.update(state)
+        self._versions = [(parameter, parameter._version) for parameter, _ in self._versions]

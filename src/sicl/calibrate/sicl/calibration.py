@@ -1,245 +1,251 @@
-"""SICL live: how far the predictions of a network survive, batch by batch."""
+"""SICL live, batch by batch: poll the witnesses, weigh their answers, guard against collapse."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sicl import perturb
 from sicl.adapt import Adapter, Moment
 from sicl.calibrate._base import Calibration
-from sicl.calibrate._passes import predicted_logits
-from sicl.calibrate.sicl.anchor import Attached
-from sicl.calibrate.sicl.budget import ROUNDS, Settling
-from sicl.calibrate.sicl.casting import Cast, Casting, Kind, shared
+from sicl.calibrate._memory import Recent
+from sicl.calibrate._passes import device_of, predicted_logits
+from sicl.calibrate.sicl.anchor import Anchor
+from sicl.calibrate.sicl.budget import ROUNDS, settle
 from sicl.calibrate.sicl.collapse import Guard
-from sicl.calibrate.sicl.look import Look, Looks
-from sicl.calibrate.sicl.questions import MEMBERS, Engines, Member
-from sicl.calibrate.sicl.statistics import Statistics
+from sicl.calibrate.sicl.company import Company
+from sicl.calibrate.sicl.fitted import Fitted, fit_on_source, log_odds
+from sicl.calibrate.sicl.options import Name, Options, Who
+from sicl.calibrate.sicl.questions import N_CROPS, Question
+from sicl.calibrate.sicl.say import WINDOW, Say
 from sicl.calibrate.sicl.temper import Temper
 from sicl.calibrate.sicl.variants import SMALL_BATCH, Draws
+from sicl.calibrate.sicl.votes import Ask, Poll, paired, standard_error
+from sicl.calibrate.sicl.witnesses import witnesses_of
 from sicl.engine.engine import Engine
-from sicl.engine.graphs import Lanes
-from sicl.engine.variants import count, predicted_probability
+from sicl.engine.graphs import Graphs
+from sicl.engine.split import Begun
+from sicl.engine.variants import Votes, predicted_probability
+from sicl.types import SourceData
 
-if TYPE_CHECKING:
-    from sicl.calibrate.sicl.spec import SICL
-
-Features = dict[str, Tensor]
-"""What stands at the cuts, by the member that looks there."""
-_DRAWN = ("style_invariance", "content_invariance")
-"""The signals of variants that are drawn: as many as are asked for."""
+Signals = dict[str, Tensor]
+Answers = dict[Who, Tensor]
+"""By witness: a row for each answer to a question, a column for each sample."""
+Asked = dict[Who, dict[Name, Question]]
+"""Whom to ask what."""
 
 
 class SiclCalibration(Calibration):
-    """Invariance of the network that predicts, batch by batch.
+    """How far the predictions of a network survive, batch by batch.
 
     Args:
         spec: the configuration.
-        adapter: whose network is perturbed.
+        adapter: whose network is asked.
+        source: labelled source data to fit the map to correctness on.
     """
 
-    def __init__(self, spec: SICL, adapter: Adapter) -> None:
+    def __init__(self, spec: Options, adapter: Adapter, source: SourceData | None = None) -> None:
         self.spec = spec
-        self.attached = Attached(adapter.network)
-        self.own = Engines.of(spec, self.attached, fresh=False)
-        self.used = self.own
-        self._asked: tuple[Member, ...] = tuple(
-            m for m in MEMBERS if m in spec.members or (m == "content" and spec.needs_content)
-        )
-        parameter = next(iter(adapter.network.parameters()), None)
-        self.generator = torch.Generator(parameter.device if parameter is not None else "cpu")
+        self.anchor = Anchor(adapter.network)
+        self.generator = torch.Generator(device_of(adapter.network))
         self.draws = Draws(spec, self.generator)
-        self.guard = Guard(self.attached)
+        self.graphs = Graphs()
+        self.witnesses = witnesses_of(spec, self.anchor, self.draws, self.graphs)
+        self.poll = Poll([w.network for w in self.witnesses], self.graphs, self.generator)
         self.temper = Temper(self.generator.device, spec.seed)
-        self.statistics = Statistics(spec, self.attached)
-        self.looks = Looks(self.look, (self.attached.live, self.attached.network), self.generator)
-        for engine in self.own.distinct():
-            engine.spare = self.looks.forget
+        self.guard = Guard(self.anchor)
+        self.company = Company(spec.seed)
+        self.say = Say()
+        self.level = Recent(WINDOW)
+        self.fitted: Fitted | None = None
         self.reset()
+        if source is not None:
+            # Graphs cost more to capture than eighteen batches give back.
+            trial = replace(spec, fitted=False, engine="twin" if spec.engine == "auto" else spec.engine)
+            self.fitted = fit_on_source(adapter, source, lambda a: SiclCalibration(trial, a), spec.seed)
 
     @property
     def engine(self) -> Engine:
-        """What computed the last style variants."""
-        return self.used.style
+        """What computes the variants of the network that predicts."""
+        return next(iter(self.witnesses[0].questions.values())).engine
+
+    def confidence(self, moment: Moment) -> tuple[Tensor, Signals]:
+        """Return the weighed answers about each prediction, and the signals behind them."""
+        device = moment.images.device
+        # Streams, graphs and kernels belong to the current device.
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            confidence, answers, signals = self._ask(moment)
+            if self.fitted is not None and len(answers) == len(self.witnesses):
+                confidence = self.fitted(self._features(confidence, answers))
+            if self.spec.relaxation == "printed":
+                kept = 1 - signals["content_invariance"]
+                confidence, signals["error"] = confidence * kept, signals["error"] * kept
+            return confidence, signals
+
+    def features(self, moment: Moment) -> Tensor:
+        """Return what the map to correctness is fitted on (N x D)."""
+        confidence, answers, _ = self._ask(moment)
+        return self._features(confidence, answers)
+
+    def _ask(self, moment: Moment) -> tuple[Tensor, Answers, Signals]:
+        """Poll the witnesses and weigh their answers."""
+        labels = moment.logits.argmax(dim=1)
+        self.anchor.follow()
+        if self._tempers:
+            self.temper.observe(moment.images, labels, partial(predicted_logits, moment.network))
+        asked, begun = self._whom(moment.images, labels)
+        votes, begun = self._poll(asked, begun, moment.images, labels)
+        answers, errors, signals = self._answers(asked, votes, moment.logits, labels)
+        collapse = self._collapse(asked, moment.images, labels, begun)
+        confidence, error = self._weigh(answers, errors, collapse, signals)
+        return confidence, answers, {**signals, "collapse": collapse, "error": error}
 
     @property
-    def content_engine(self) -> Engine:
-        """What computed the last content variants."""
-        return self.used.content
+    def _tempers(self) -> bool:
+        return self.spec.temper and "softmax" in self.spec.members
+
+    def _features(self, confidence: Tensor, answers: Answers) -> Tensor:
+        """Log-odds of the confidence and of every answer, and their means over the recent stream."""
+        rows = log_odds(torch.cat([confidence.unsqueeze(0), *answers.values()]).T)
+        self.level.add(rows)
+        means = self.level.values().mean(dim=0)
+        return torch.cat([rows, means.expand_as(rows)], dim=1)
+
+    def _whom(self, images: Tensor, labels: Tensor) -> tuple[Asked, dict[Engine, Begun]]:
+        """Whom to ask what, and the batch as those have begun it that need company for it."""
+        dependent = any(witness.in_company is not None for witness in self.witnesses)
+        company = self.company.beside(images, labels) if dependent else None
+        begun: dict[Engine, Begun] = {}
+        asked: Asked = {}
+        for witness in self.witnesses:
+            if witness.in_company is not None and company is not None:
+                begun |= witness.begin_in_company(images, company)
+                asked[witness.name] = witness.in_company
+            # A few images say nothing by their own statistics, if the network uses others.
+            elif witness.name != "batch" or len(images) >= SMALL_BATCH:
+                asked[witness.name] = witness.questions
+        return asked, begun
+
+    def _poll(
+        self, asked: Asked, begun: dict[Engine, Begun], images: Tensor, labels: Tensor
+    ) -> tuple[dict[Question, Votes], dict[Engine, Begun]]:
+        """Put all questions to all witnesses; as often as the batch needs, if that is asked."""
+        counts = self._counts(len(asked))
+        asks = [Ask(q, counts[name]) for questions in asked.values() for name, q in questions.items()]
+        adaptive, one = self.spec.variants == "adaptive", torch.ones((), device=labels.device)
+        wanted = [ask.question for ask in asks] if adaptive else list(asked.get("anchor", {}).values())
+        polled = self.poll(
+            asks,
+            images,
+            labels,
+            one,
+            begun=begun,
+            keep=tuple(dict.fromkeys(question.engine for question in wanted)),
+            # What depends on values, or on batches before, cannot be replayed.
+            steady=self.spec.style != "mixstyle" and len(labels) >= SMALL_BATCH,
+        )
+        votes = polled.by_question()
+        if adaptive:
+            drawn = {question: seen for question, seen in votes.items() if question.drawn}
+
+            def more(counts: Mapping[Question, int]) -> dict[Question, Votes]:
+                again = [Ask(question, n) for question, n in counts.items()]
+                return self.poll.again(again, polled, labels, one).by_question()
+
+            votes |= settle(drawn, more, self.spec.votes)
+        style = next((seen for q, seen in polled.known.items() if q.name == "style"), None)
+        if style is not None:
+            self.draws.styles.add(style)
+        return votes, polled.begun
+
+    def _counts(self, witnesses: int) -> dict[Name, int]:
+        """How many variants each question begins with, for each witness."""
+        content = self.spec.content_variants
+        if self.spec.variants == "adaptive":
+            style = content = ROUNDS[0]
+        else:
+            style = self.spec.variants
+            style = max(1, style // witnesses) if self.spec.say == "learnt" else style
+        return {"softmax": 1, "mirror": 1, "crop": N_CROPS, "style": style, "content": content}
+
+    def _answers(
+        self, asked: Asked, votes: dict[Question, Votes], logits: Tensor, labels: Tensor
+    ) -> tuple[Answers, Answers, Signals]:
+        """Each witness's answers and their standard errors; each question's mean is a signal."""
+        signals = {"softmax": predicted_probability(logits, labels)}
+        own = signals["softmax"]
+        if self._tempers:
+            own, signals["temperature"] = self.temper.confidence(logits, labels), self.temper.temperature
+        answers, errors = {}, {}
+        for witness, questions in asked.items():
+            known = witness == "network" and "softmax" in self.spec.members
+            rows, doubts = ([own], [torch.zeros_like(own)]) if known else ([], [])
+            for name, question in questions.items():
+                seen = votes[question].of(self.spec.votes)
+                mean = seen.mean(dim=0)
+                signals[f"{name}_invariance" if witness == "network" else f"{witness}_{name}"] = mean
+                if name not in self.spec.members:
+                    continue
+                if question.drawn:
+                    rows.append(mean)
+                    doubts.append(standard_error(self._observed(votes[question]), self.spec.votes))
+                else:
+                    rows.extend(seen)
+                    doubts.extend(torch.zeros_like(seen))
+            answers[witness], errors[witness] = torch.stack(rows), torch.stack(doubts)
+        return answers, errors, signals
+
+    def _weigh(
+        self, answers: Answers, errors: Answers, collapse: Tensor, signals: Signals
+    ) -> tuple[Tensor, Tensor]:
+        """Return the mean of all answers, by how much say each has, and its standard error."""
+        if self.spec.say == "equal":
+            rows, doubts = torch.cat(list(answers.values())), torch.cat(list(errors.values()))
+            return rows.mean(dim=0), doubts.square().sum(dim=0).sqrt() / len(rows)
+        self.say.observe(answers)
+        shares, says = zip(*map(self.say.weights, answers))
+        say = torch.stack(says)
+        if "anchor" in answers:
+            lost = torch.stack([collapse if name == "network" else 0 * collapse for name in answers])
+            say = say * (1 - lost)
+        say = say / say.sum()
+        signals |= {f"say_{name}": weight for name, weight in zip(answers, say)}
+        confidence, variance = 0.0 * signals["softmax"], 0.0 * signals["softmax"]
+        for name, share, weight in zip(answers, shares, say):
+            confidence = confidence + weight * (share @ answers[name])
+            variance = variance + (weight * share).square() @ errors[name].square()
+        return confidence, variance.sqrt()
+
+    def _collapse(self, asked: Asked, images: Tensor, labels: Tensor, begun: dict[Engine, Begun]) -> Tensor:
+        """How far the network has collapsed beside the anchor."""
+        if self.spec.relaxation != "guard":
+            return labels.new_zeros((), dtype=torch.float32)
+
+        def anchored() -> Tensor:
+            # An engine that has the batch begun has most of the way behind it.
+            engines = [question.engine for question in asked.get("anchor", {}).values()]
+            engine = next((engine for engine in engines if engine in begun), None)
+            return self.anchor.logits(images) if engine is None else engine.logits(begun[engine])
+
+        return self.guard.observe(labels, anchored)
+
+    def _observed(self, votes: Votes) -> Votes:
+        """Votes that count as independent: an adaptive budget gives pairs already."""
+        independent = self.spec.variants == "adaptive" or self.spec.noise == "independent"
+        return votes if independent else paired(votes)
 
     def reset(self) -> None:
         """Forget the recent batches and start the noise anew."""
         self.generator.manual_seed(self.spec.seed)
+        for part in (self.company, self.guard, self.temper, self.say):
+            part.reset()
         self.draws.styles.clear()
-        self.statistics.mixed.reset()
-        self.guard.reset()
-        self.temper.reset()
-
-    def confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the mean vote of the members, relaxed as the spec says, and the signals behind it."""
-        device = moment.images.device
-        # Streams, graphs and kernels belong to the current device.
-        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            return self._confidence(moment)
-
-    def _confidence(self, moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
-        labels = moment.logits.argmax(dim=1)
-        self.attached.follow()
-        if self.spec.temper:
-            self.temper.observe(moment.images, labels, self._predicts(moment))
-        # What depends on values, or on batches before, cannot be replayed.
-        steady = (
-            len(labels) >= SMALL_BATCH
-            and not self.statistics.may_be_replaced
-            and self.spec.style != "mixstyle"
-        )
-        seen = (self.looks if steady else self.look)(moment.images, moment.logits, self.temper.votes_at())
-        self.used, signals = seen.engines, seen.finished()
-        if seen.style is not None:
-            self.draws.styles.add(seen.style)
-        votes = [signals[f"{member}_invariance"] for member in self.spec.members]
-        confidence = torch.stack(votes).mean(dim=0)
-        if self.spec.temper:
-            signals["temperature"] = self.temper.temperature
-            confidence = self.temper.join(confidence, moment, labels)
-        return self._relaxed(confidence, moment, labels, signals), signals
-
-    def _relaxed(
-        self, confidence: Tensor, moment: Moment, labels: Tensor, signals: dict[str, Tensor]
-    ) -> Tensor:
-        if self.spec.relaxation == "printed":
-            return confidence * (1 - signals["content_invariance"])
-        if self.spec.relaxation == "guard":
-            return self.guard.relax(confidence, labels, signals, lambda: self._attached_logits(moment))
-        return confidence
-
-    def _predicts(self, moment: Moment) -> Callable[[Tensor], Tensor]:
-        """What gives the network's logits of other images: an engine, if it normalises as the network does."""
-        engine = self.own.style
-        if self.spec.norm == "frozen" and engine.split.batch_dependent():
-            return lambda images: predicted_logits(moment.network, images)
-
-        def predict(images: Tensor) -> Tensor:
-            engine.begin(moment.images)
-            return engine.logits(images)
-
-        return predict
-
-    def _attached_logits(self, moment: Moment) -> Tensor:
-        """The attached network's logits; an engine that has the batch begun has most of the way behind it."""
-        if self.used is self.own and self.used.content.split.network is self.attached.network:
-            return self.used.content.logits()
-        return self.attached.logits(moment.images)
-
-    def look(self, images: Tensor, logits: Tensor, temperature: Tensor) -> Look:
-        """Take the votes on a batch, at a temperature; with an adaptive budget, the first round."""
-        labels = logits.argmax(dim=1)
-        signals = {"softmax": predicted_probability(logits, labels)}
-        lanes = Lanes(images.device, open_=self._room_for_two(len(labels)))
-        share, begun = self._begin(images, labels, temperature, signals, lanes)
-        asked = [(who, *self._kinds(images, who, features, lanes)) for who, features in begun.items()]
-        engines, style, kinds = asked[0]
-        casts: list[Cast] = [Casting(who, kinds, labels, lanes) for who, _, kinds in asked]
-        cast = casts[0] if len(casts) == 1 else shared(casts[0], casts[1], share)
-        votes = cast({name: n for name, n in self._counts.items() if name in kinds})
-        lanes.join()
-        if "mirror" in begun[engines] and "mirror_invariance" not in votes:
-            votes["mirror_invariance"] = engines.mirror.collect_view(images.flip(-1), labels)
-        drawn, settling = {name: votes.pop(name) for name in _DRAWN if name in votes}, None
-        if self.spec.variants == "adaptive" and drawn:
-            settling = Settling(cast, drawn, self.spec.votes)
-        else:
-            votes |= drawn
-        signals |= {name: seen.share(self.spec.votes) for name, seen in votes.items()}
-        return Look(engines, engines.distinct(self._asked), signals, style, settling)
-
-    @property
-    def _counts(self) -> dict[str, int]:
-        """How many variants of each kind a look begins with."""
-        style, content = self.spec.variants, self.spec.content_variants
-        if style == "adaptive":
-            style = content = ROUNDS[0]
-        return {"style_invariance": style, "content_invariance": content, "mirror_invariance": 1}
-
-    def _room_for_two(self, rows: int) -> bool:
-        """Whether two engines may compute at once within the memory that one may take."""
-        most = max(self._counts.values())
-        return all(e.has_room((most + 1) * rows, share=0.5) for e in self.own.distinct(self._asked))
-
-    def _begin(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        temperature: Tensor,
-        signals: dict[str, Tensor],
-        lanes: Lanes,
-    ) -> tuple[float, dict[Engines, Features]]:
-        """Decide whose statistics the votes use (which may take the mirror's), and run the batch up to the cuts.
-
-        Returns:
-            The share of the batch's own statistics, and who computes votes, with the features at the cuts.
-        """
-        asked, share, given = self._asked, 0.0, {}
-        if self.statistics.in_question(labels):
-            engine = self.statistics.renewed.mirror
-            given = self._features(self.statistics.renewed, images, ("mirror",), temperature, lanes)
-            mirrored = engine.logits(images.flip(-1))
-            votes = count(mirrored.unsqueeze(0), labels, temperature)
-            signals["mirror_invariance"] = votes.share(self.spec.votes)
-            signals["fit"] = self.statistics.fit(engine, mirrored, labels)
-            share = self.statistics.share(signals["fit"])
-            asked = tuple(member for member in asked if member != "mirror")
-        begun = {}
-        if share < 1:
-            begun[self.own] = self._features(self.own, images, asked, temperature, lanes)
-        if share > 0:
-            renewed = self.statistics.renewed
-            begun[renewed] = self._features(renewed, images, asked, temperature, lanes, given)
-        return share, begun
-
-    def _features(
-        self,
-        engines: Engines,
-        images: Tensor,
-        members: tuple[Member, ...],
-        temperature: Tensor,
-        lanes: Lanes,
-        given: Features | None = None,
-    ) -> Features:
-        """Run the clean batch up to the cuts of these members, each cut once; not up to those that are given."""
-        begun: dict[Engine, Tensor] = {getattr(engines, member): f for member, f in (given or {}).items()}
-        for member in members:
-            engine: Engine = getattr(engines, member)
-            if engine not in begun:
-                engine.temperature = temperature if self.spec.temper else None
-                with lanes.of(engines.lane(engine)):
-                    begun[engine] = engine.begin(images)
-        return {member: begun[getattr(engines, member)] for member in members}
-
-    def _kinds(
-        self, images: Tensor, engines: Engines, features: Features, lanes: Lanes
-    ) -> tuple[Tensor | None, dict[str, Kind]]:
-        """Return the batch's style, if it is asked about, and what votes behind a signal, by its name."""
-        kinds: dict[str, Kind] = {}
-        style = None
-        if "style" in features:
-            mean, std = perturb.style_statistics(features["style"])
-            style = torch.stack([mean, std], dim=1)
-            kinds["style_invariance"] = Kind(engines.style, self.draws.style(mean, std))
-        if "content" in features:
-            with lanes.of(engines.lane(engines.content)):
-                _, std = perturb.style_statistics(features["content"])
-                draw = self.draws.content(features["content"], std)
-            kinds["content_invariance"] = Kind(engines.content, draw)
-        if "mirror" in features and engines.mirror.resumes:
-            # One variant, and the same every time.
-            kinds["mirror_invariance"] = Kind(engines.mirror, lambda _n: engines.mirror.view(images.flip(-1)))
-        return style, kinds
+        self.level.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the noise's state and the recent batches."""
@@ -248,7 +254,10 @@ class SiclCalibration(Calibration):
             "styles": self.draws.styles.state_dict(),
             "guard": self.guard.state_dict(),
             "temper": self.temper.state_dict(),
-            "mixed": self.statistics.mixed.state_dict(),
+            "company": self.company.state_dict(),
+            "say": self.say.state_dict(),
+            "level": self.level.state_dict(),
+            "fitted": None if self.fitted is None else self.fitted.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -257,4 +266,7 @@ class SiclCalibration(Calibration):
         self.draws.styles.load_state_dict(state["styles"])
         self.guard.load_state_dict(state["guard"])
         self.temper.load_state_dict(state["temper"])
-        self.statistics.mixed.load_state_dict(state["mixed"])
+        self.company.load_state_dict(state["company"])
+        self.say.load_state_dict(state["say"])
+        self.level.load_state_dict(state["level"])
+        self.fitted = None if state["fitted"] is None else Fitted(**state["fitted"])

@@ -1,4 +1,4 @@
-"""Notice when adaptation has collapsed, and fall back on the network as it was attached."""
+"""Notice when adaptation has collapsed, and fall back on the anchor: the network as it was attached."""
 
 from __future__ import annotations
 
@@ -9,68 +9,58 @@ import torch
 from torch import Tensor
 
 from sicl.calibrate._memory import Recent
-from sicl.calibrate.sicl.anchor import Attached
-from sicl.engine.variants import predicted_probability
+from sicl.calibrate.sicl.anchor import Anchor
 
 EVERY = 4
 """While all is well the guard looks at every fourth batch only: collapse takes many updates."""
 WINDOW = 192
 """How many recent predictions the two networks are compared on."""
 HEALTHY, COLLAPSED = 0.8, 0.4
-"""The share of the attached network's effective classes at which the guard begins to act, and acts alone."""
+"""The share of the anchor's effective classes at which the guard begins to act, and acts alone."""
 
 
 class Guard:
-    """Compares the adapted network's predictions with those of the network as it was attached.
+    """Compares the adapted network's predictions with the anchor's.
 
-    A collapsed network predicts few classes where the attached one, with the same norm statistics, predicts
-    many. A stream that really holds few classes narrows both, so the ratio stays near one.
+    A collapsed network predicts few classes where the anchor, with the same norm statistics, predicts many. A
+    stream that really holds few classes narrows both, so the ratio stays near one.
 
     Args:
-        attached: the network as it was attached.
+        anchor: the network as it was attached.
     """
 
-    def __init__(self, attached: Attached) -> None:
-        self.attached = attached
-        self._adapted, self._attached = Recent(WINDOW), Recent(WINDOW)
+    def __init__(self, anchor: Anchor) -> None:
+        self.anchor = anchor
+        self._adapted, self._anchored = Recent(WINDOW), Recent(WINDOW)
         self.reset()
 
     def reset(self) -> None:
         """Forget the recent predictions."""
         self._adapted.clear()
-        self._attached.clear()
+        self._anchored.clear()
         self._batches, self._level = 0, 0.0
 
-    def relax(
-        self, confidence: Tensor, labels: Tensor, signals: dict[str, Tensor], ask: Callable[[], Tensor]
-    ) -> Tensor:
-        """Return the confidence, moved toward the attached network's as far as adaptation has collapsed.
+    def observe(self, labels: Tensor, ask: Callable[[], Tensor]) -> Tensor:
+        """Return how far adaptation has collapsed, from 0 to 1.
 
         Args:
-            confidence: of the batch.
-            labels: the predicted classes.
-            signals: to add to.
-            ask: gives the attached network's logits of the batch.
+            labels: the predicted classes of a batch.
+            ask: gives the anchor's logits of the batch.
         """
         due = self._batches % EVERY == 0 or self._level > 0
         self._batches += 1
-        if not due or not self.attached.moved:
-            signals["collapse"] = confidence.new_full((), self._level)
-            return confidence
-        attached = ask()
-        n_classes = attached.shape[1]
-        self._adapted.add(labels)
-        self._attached.add(attached.argmax(dim=1))
-        level = collapse(self._adapted.values(), self._attached.values(), n_classes)
-        self._level = float(level)
-        signals["collapse"], signals["attached"] = level, predicted_probability(attached, labels)
-        return (1 - level) * confidence + level * signals["attached"]
+        if due and self.anchor.moved:
+            logits = ask()
+            self._adapted.add(labels)
+            self._anchored.add(logits.argmax(dim=1))
+            self._level = float(collapse(self._adapted.values(), self._anchored.values(), logits.shape[1]))
+        return labels.new_full((), self._level, dtype=torch.float32)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the recent predictions and the level of collapse."""
         return {
             "adapted": self._adapted.state_dict(),
-            "attached": self._attached.state_dict(),
+            "anchor": self._anchored.state_dict(),
             "batches": self._batches,
             "level": self._level,
         }
@@ -78,7 +68,7 @@ class Guard:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state that `state_dict` gave."""
         self._adapted.load_state_dict(state["adapted"])
-        self._attached.load_state_dict(state["attached"])
+        self._anchored.load_state_dict(state["anchor"])
         self._batches, self._level = state["batches"], state["level"]
 
 
@@ -89,7 +79,7 @@ def effective_classes(labels: Tensor, n_classes: int = 0) -> Tensor:
     return effective
 
 
-def collapse(adapted: Tensor, attached: Tensor, n_classes: int) -> Tensor:
-    """Return 0 while the adapted labels use nearly as many classes as the attached ones, up to 1 if far fewer."""
-    ratio = effective_classes(adapted, n_classes) / effective_classes(attached, n_classes)
+def collapse(adapted: Tensor, anchored: Tensor, n_classes: int) -> Tensor:
+    """Return 0 while the adapted labels use nearly as many classes as the anchor's, up to 1 if far fewer."""
+    ratio = effective_classes(adapted, n_classes) / effective_classes(anchored, n_classes)
     return ((HEALTHY - ratio) / (HEALTHY - COLLAPSED)).clamp(0.0, 1.0)

@@ -1,51 +1,133 @@
-"""Who is asked about a prediction, and the engines that compute the answers."""
+"""What is asked of a prediction: does it survive a mirror, a crop, another style, noise in the content?"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import ClassVar
 
-from sicl.calibrate.sicl.anchor import Attached
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sicl import perturb
+from sicl.calibrate.sicl.options import Name
+from sicl.calibrate.sicl.variants import Draws
 from sicl.engine.engine import Engine
-from sicl.engine.norms import batch_norms, uses_batch_statistics
-from sicl.engine.split import Split
+from sicl.engine.split import Begun
+from sicl.engine.variants import GivenVariants, JoinedVariants, Variants
+from sicl.errors import InputError
 
-if TYPE_CHECKING:
-    from sicl.calibrate.sicl.spec import SICL
+Strength = Tensor | float
 
-Member = Literal["style", "content", "mirror"]
-MEMBERS: tuple[Member, ...] = ("style", "content", "mirror")
+N_CROPS = 3
+CROP = 16
+"""A crop moves or leaves out one part in so many of the image's side."""
 
 
-@dataclass(frozen=True)
-class Engines:
-    """What computes the members' votes: one engine for each network and cut that is looked at."""
+@dataclass(frozen=True, eq=False)
+class Question(ABC):
+    """One question about predictions. `engine` says of which network, at which cut and by whose statistics.
 
-    style: Engine
-    content: Engine
-    mirror: Engine
+    Args:
+        engine: computes the votes.
+    """
 
-    @classmethod
-    def of(cls, spec: SICL, attached: Attached, *, fresh: bool) -> Engines:
-        """Cut the networks; `fresh`: all their batch norms use the statistics of the batch at hand."""
-        network, options = attached.live, spec.engine_options()
-        style = Engine(Split(network, spec.layer, fresh=fresh), options)
-        # Running statistics belong to the parameters that have adapted with them: no other network can use them.
-        of_the_batch = fresh or all(map(uses_batch_statistics, batch_norms(network)))
-        if spec.needs_content and spec.content_by == "attached" and of_the_batch:
-            return cls(
-                style, Engine(Split(attached.network, spec.content_layer, fresh=fresh), options), style
-            )
-        content = Split(network, spec.content_layer, fresh=fresh)
-        if content.point == style.split.point:
-            return cls(style, style, style)
-        shallow = Engine(content, options)
-        return cls(style, shallow, shallow if spec.needs_content else style)
+    name: ClassVar[Name]
+    drawn: ClassVar[bool] = False
+    """Whether its variants are drawn: as many as are asked for, and others every time."""
+    engine: Engine
 
-    def distinct(self, members: tuple[Member, ...] = MEMBERS) -> tuple[Engine, ...]:
-        """Return the engines of these members, each once."""
-        return tuple(dict.fromkeys(getattr(self, member) for member in members))
+    def look(self, begun: Begun) -> Tensor:
+        """Return what must be known of a clean batch to draw variants of it."""
+        return begun.base.new_empty(0)
 
-    def lane(self, engine: Engine) -> Engine | None:
-        """What may run beside the rest in a graph: the engines that do not compute style."""
-        return None if engine is self.style else engine
+    @abstractmethod
+    def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
+        """Return the next `n` variants.
+
+        Args:
+            begun: the clean batch.
+            known: what `look` returned for it.
+            n: how many.
+            strength: how hard to perturb; 1 is the spec's.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Own(Question):
+    """What the witness says itself: the batch unchanged."""
+
+    name: ClassVar[Name] = "softmax"
+
+    def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
+        return GivenVariants(begun.base.unsqueeze(0))
+
+
+@dataclass(frozen=True, eq=False)
+class Mirror(Question):
+    """The mirrored images: one variant, the same every time."""
+
+    name: ClassVar[Name] = "mirror"
+
+    def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
+        return self.engine.view(begun.images.flip(-1), begun.beside)
+
+
+@dataclass(frozen=True, eq=False)
+class Crop(Question):
+    """The images moved up and to the left, moved down, and enlarged, each by a sixteenth of their side."""
+
+    name: ClassVar[Name] = "crop"
+
+    def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
+        return JoinedVariants(tuple(self.engine.view(crop, begun.beside) for crop in crops(begun.images)))
+
+
+@dataclass(frozen=True, eq=False)
+class Style(Question):
+    """Channel statistics shaken; `look` gives them (N x 2 x C)."""
+
+    name: ClassVar[Name] = "style"
+    drawn: ClassVar[bool] = True
+    draws: Draws
+
+    def look(self, begun: Begun) -> Tensor:
+        return torch.stack(perturb.style_statistics(begun.features), dim=1)
+
+    def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
+        return self.draws.style(known, n, strength)
+
+
+@dataclass(frozen=True, eq=False)
+class Content(Question):
+    """Noise on every value; `look` gives the channels' standard deviations (N x C)."""
+
+    name: ClassVar[Name] = "content"
+    drawn: ClassVar[bool] = True
+    draws: Draws
+
+    def look(self, begun: Begun) -> Tensor:
+        return perturb.style_statistics(begun.features)[1]
+
+    def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
+        return self.draws.content(begun.base, known, n, strength)
+
+
+def crops(images: Tensor) -> list[Tensor]:
+    """Return three crops of N x C x H x W images, as large as they are: upper left, lower middle, centre enlarged."""
+    if images.ndim != 4 or min(images.shape[-2:]) < 4:
+        raise InputError(
+            f"crops need images N x C x H x W of at least 4 pixels, got shape {tuple(images.shape)}; leave "
+            '"crop" and "mirror" out of `members` for other input.'
+        )
+    height, width = images.shape[-2:]
+    down, right = max(1, height // CROP), max(1, width // CROP)
+    padded = F.pad(images, (right, right, down, down), mode="reflect")
+    moved = [
+        padded[..., :height, :width],
+        padded[..., 2 * down : 2 * down + height, right : right + width],
+    ]
+    centre = images[..., down:-down, right:-right]
+    larger = F.interpolate(centre, (height, width), mode="bicubic", align_corners=False)
+    return [*moved, larger.clamp(images.amin(), images.amax())]

@@ -2,65 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from sicl import perturb
 from sicl.calibrate._memory import Recent
+from sicl.calibrate.sicl.options import Options
 from sicl.engine.variants import ContentVariants, StyleVariants, Variants
-
-if TYPE_CHECKING:
-    from sicl.calibrate.sicl.spec import SICL
-
-Draw = Callable[[int], Variants]
-"""Draws the next `n` variants of the whole batch."""
 
 SMALL_BATCH = 16
 """Fewer samples say little about the spread over samples: remembered ones help."""
 
 
 class Draws:
-    """Makes what draws variants of a batch; `styles` are the style statistics of recent samples.
+    """Draws variants of batches; `styles` are the style statistics of recent samples.
 
     Args:
-        spec: what to draw.
+        options: what to draw.
         generator: from where.
     """
 
-    def __init__(self, spec: SICL, generator: torch.Generator) -> None:
-        self.spec, self.generator = spec, generator
+    def __init__(self, options: Options, generator: torch.Generator) -> None:
+        self.options, self.generator = options, generator
         self.styles = Recent(64)
 
-    def style(self, mean: Tensor, std: Tensor) -> Draw:
-        """Return what draws style variants of a batch with these statistics (N x C)."""
-        own = torch.stack([mean, std])
+    def style(self, known: Tensor, n: int, strength: Tensor | float = 1.0) -> Variants:
+        """Return style variants of a batch.
+
+        Args:
+            known: the batch's channel means and deviations, N x 2 x C.
+            n: how many.
+            strength: multiplies the change.
+        """
+        own = known.transpose(0, 1)
         pool = own
-        if len(mean) < SMALL_BATCH:
-            pool = self.styles.followed_by(own.transpose(0, 1)).transpose(0, 1)
+        if len(known) < SMALL_BATCH:
+            pool = self.styles.followed_by(known).transpose(0, 1)
+        gaussian = self.options.style == "gaussian"
+        change = strength * (self._gaussian(n, own, pool) if gaussian else self._mixed(n, own, pool))
+        if self.options.components == "mean":
+            change[1] = 0
+        elif self.options.components == "std":
+            change[0] = 0
+        return StyleVariants(*perturb.style_map(own[0], own[1], change[0], change[1]))
 
-        def draw(n: int) -> Variants:
-            change = (
-                self._gaussian(n, own, pool) if self.spec.style == "gaussian" else self._mixed(n, own, pool)
-            )
-            if self.spec.components == "mean":
-                change[1] = 0
-            elif self.spec.components == "std":
-                change[0] = 0
-            return StyleVariants(*perturb.style_map(mean, std, change[0], change[1]))
-
-        return draw
-
-    def content(self, features: Tensor, std: Tensor) -> Draw:
-        """Return what draws content variants of features with these channel deviations (N x C)."""
-        scaled, length = self.spec.content_scale * std, perturb.block_length(features)
-        return lambda n: ContentVariants(scaled, self._noise(n, (length,)))
+    def content(self, features: Tensor, std: Tensor, n: int, strength: Tensor | float = 1.0) -> Variants:
+        """Return content variants of features with these channel deviations (N x C)."""
+        scaled = strength * self.options.content_scale * std
+        return ContentVariants(scaled, self._noise(n, (perturb.block_length(features),)))
 
     def _gaussian(self, n: int, own: Tensor, pool: Tensor) -> Tensor:
         """Noise on mean and deviation (2 x n x N x C), in units of the spread of means over samples."""
-        delta = self.spec.style_scale * perturb.spread(pool[0], per=self.spec.delta)
+        delta = self.options.style_scale * perturb.spread(pool[0], per=self.options.delta)
         return delta * self._noise(n, (2, *own.shape[1:])).transpose(0, 1)
 
     def _mixed(self, n: int, own: Tensor, pool: Tensor) -> Tensor:
@@ -69,13 +62,13 @@ class Draws:
         chance = torch.rand(size, generator=self.generator, device=own.device)
         partner = (chance * pool.shape[1]).long().clamp_max(pool.shape[1] - 1)
         change = pool[:, partner] - own.unsqueeze(1)
-        if self.spec.style == "swap":
+        if self.options.style == "swap":
             return change
-        return change * (1 - beta(self.spec.mixstyle_alpha, size, self.generator)).unsqueeze(-1)
+        return change * (1 - beta(self.options.mixstyle_alpha, size, self.generator)).unsqueeze(-1)
 
     def _noise(self, n: int, size: tuple[int, ...]) -> Tensor:
         """Normal values for n variants: in pairs of opposite signs, unless the spec wants them independent."""
-        drawn = n if self.spec.noise == "independent" else (n + 1) // 2
+        drawn = n if self.options.noise == "independent" else (n + 1) // 2
         noise = torch.randn((drawn, *size), generator=self.generator, device=self.generator.device)
         return noise if drawn == n else torch.cat([noise, -noise])[:n]
 

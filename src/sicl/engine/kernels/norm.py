@@ -31,7 +31,7 @@ def grouped_norm(
     *,
     other: Tensor | None = None,
     relu: bool = False,
-    keep: tuple[Tensor, Tensor, Tensor, Tensor] | None = None,
+    keep: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Return relu(norm(x) + other), each of `groups` stacked batches with its own channel statistics.
 
@@ -43,8 +43,7 @@ def grouped_norm(
         eps: added to the variance.
         other: what is added, like `x`, or None.
         relu: whether negative values become 0.
-        keep: C values each, float32, that are given the mean, the variance, and the scale and shift of the
-            whole layer; for one group only.
+        keep: C values each, float32, that are given the mean and the variance; for one group only.
 
     Raises:
         RuntimeError: the layout is not channels last.
@@ -65,7 +64,7 @@ def grouped_norm(
     _sums[(parts, strips, groups)](x, sums, rows, channels, groups, parts, per_part, **sizes)
     out = torch.empty_like(x)
     dummy = sums
-    kept = keep if keep is not None else (dummy, dummy, dummy, dummy)
+    kept = keep if keep is not None else (dummy, dummy)
     _normalise[(parts, strips, groups)](
         x,
         other if other is not None else x,
@@ -123,8 +122,6 @@ def _normalise_kernel(  # type: ignore[no-untyped-def]
     bias,
     kept_mean,
     kept_variance,
-    kept_scale,
-    kept_shift,
     rows,
     channels,
     groups,
@@ -163,8 +160,6 @@ def _normalise_kernel(  # type: ignore[no-untyped-def]
         keeper = inside & (part == 0)
         tl.store(kept_mean + channel, mean, mask=keeper)
         tl.store(kept_variance + channel, variance, mask=keeper)
-        tl.store(kept_scale + channel, scale, mask=keeper)
-        tl.store(kept_shift + channel, shift, mask=keeper)
     first = part * per_part
     for offset in range(0, per_part, BLOCK_M):
         row = first + offset + tl.arange(0, BLOCK_M)

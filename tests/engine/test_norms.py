@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from sicl.engine.norms import (
     batch_norms,
     batch_statistics,
+    can_group,
     frozen_statistics,
     norm_layers,
     protected_statistics,
@@ -96,16 +97,57 @@ def test_grouped_batch_statistics_equal_each_group_alone() -> None:
         assert torch.allclose(model(stacked), alone, atol=2e-5)
 
 
-def test_grouping_refuses_a_batch_norm_with_its_own_forward() -> None:
+class Shifted(nn.BatchNorm2d):
+    """Normalises as torch does, and does something besides."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 1
+
+
+class ByHand(nn.BatchNorm2d):
+    """Normalises in a way of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean((0, 2, 3), keepdim=True)
+
+
+class NormAct(nn.BatchNorm2d):
+    """A batch norm with its activation, written as timm writes its `BatchNormAct2d`."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
+        self.drop, self.act = nn.Identity(), nn.SiLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        training = self.training or (self.running_mean is None and self.running_var is None)
+        use = not self.training or self.track_running_stats
+        mean, variance = (b if use else None for b in (self.running_mean, self.running_var))
+        momentum = 0.0 if self.momentum is None else self.momentum
+        x = nn.functional.batch_norm(x, mean, variance, self.weight, self.bias, training, momentum, self.eps)
+        return self.act(self.drop(x))
+
+
+@pytest.mark.parametrize("kind", [Shifted, NormAct])
+@pytest.mark.parametrize("training", [False, True])
+def test_subclasses_that_do_more_than_normalise_are_grouped_too(
+    kind: type[nn.BatchNorm2d], training: bool
+) -> None:
+    """What they do besides is done; each group has its own statistics."""
+    layer = kind(3).train(training)
+    stacked = torch.cat([images(5, seed=s) * (1 + s) for s in range(3)])
+    with torch.no_grad(), batch_statistics(layer):
+        alone = torch.cat([layer(part) for part in stacked.chunk(3)])
+    with torch.no_grad(), batch_statistics(layer, groups=3):
+        assert torch.allclose(layer(stacked), alone, atol=2e-5)
+    assert can_group(layer)
+
+
+def test_grouping_refuses_a_batch_norm_that_does_not_call_torchs() -> None:
     """What cannot be rewritten must not be rewritten silently."""
-
-    class Own(nn.BatchNorm2d):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) + 1
-
-    model = nn.Sequential(Own(3))
+    model = nn.Sequential(ByHand(3))
+    assert not can_group(model[0])
     with (
-        pytest.raises(UnsupportedModelError, match="Own has its own forward"),
+        pytest.raises(UnsupportedModelError, match="ByHand has its own forward"),
         batch_statistics(model, groups=2),
     ):
         model(images())

@@ -32,7 +32,7 @@ def confidences(n_batches: int = 4, **changes: Any) -> tuple[torch.Tensor, list[
     return torch.cat(out), names
 
 
-@pytest.mark.parametrize("engine", ["twin", "fused", "graph", "auto"])
+@pytest.mark.parametrize("engine", ["twin", "traced", "graph", "auto"])
 @pytest.mark.parametrize("norm", ["batch", "frozen"])
 def test_float32_engines_vote_as_the_plain_one(engine: str, norm: str) -> None:
     """Same noise, same votes, also after the network moved and once graphs are replayed."""
@@ -57,7 +57,7 @@ def test_bfloat16_graphs_are_close_and_reproducible(norm: str, monkeypatch: pyte
 
 @pytest.mark.parametrize("method", [sicl.Tent(predict="after"), sicl.Sar(), sicl.Eata(fisher_alpha=0.0)])
 @pytest.mark.parametrize("budget", [{}, {"variants": "adaptive"}])
-def test_a_whole_look_is_one_graph_with_the_plain_votes(method: sicl.Tent, budget: dict[str, Any]) -> None:
+def test_a_whole_poll_is_one_graph_with_the_plain_votes(method: sicl.Tent, budget: dict[str, Any]) -> None:
     """While a network adapts: the votes and signals of the plain way, and the same again after a reset."""
     specs = {name: sicl.SICL(precision="float32", engine=name, **budget) for name in ("auto", "plain")}
     panel = sicl.Panel(specs, method.attach(sicl.load_model("demo", device="cuda")))
@@ -69,8 +69,8 @@ def test_a_whole_look_is_one_graph_with_the_plain_votes(method: sicl.Tent, budge
             found, expected = out["auto"], out["plain"]
             torch.testing.assert_close(found.confidence, expected.confidence, atol=2e-3, rtol=0)
             assert found.signals.keys() == expected.signals.keys()
-        looks = panel.calibrations["auto"].looks
-        assert (looks.captured, looks.problem) == (1, "")
+        captures = panel.calibrations["auto"].poll.captures
+        assert (captures.captured, captures.problem) == (1, "")
         panel.reset()
 
 
@@ -99,7 +99,7 @@ def test_sizes_that_come_and_go_are_followed(members: tuple[str, ...], variants:
 
 
 def test_draws_that_look_at_values_stay_outside() -> None:
-    """MixStyle draws until it has enough: no graph of a whole look, no harm to those of others."""
+    """MixStyle draws until it has enough: no graph of a whole poll, no harm to those of others."""
     stream = torch.cuda.current_stream()
     panel = sicl.Panel(
         {"mixed": sicl.SICL(style="mixstyle"), "default": sicl.SICL()},
@@ -107,13 +107,13 @@ def test_draws_that_look_at_values_stay_outside() -> None:
     )
     for _ in range(4):
         panel(torch.rand(32, 3, 32, 32, device="cuda"))
-    assert panel.calibrations["mixed"].looks.captured == 0
-    assert panel.calibrations["default"].looks.captured == 1
+    assert panel.calibrations["mixed"].poll.captures.captured == 0
+    assert panel.calibrations["default"].poll.captures.captured == 1
     torch.cuda.empty_cache()
     assert torch.cuda.current_stream() == stream
 
 
-def test_norms_that_change_their_mode_are_looked_at_anew() -> None:
+def test_norms_that_change_their_mode_are_polled_anew() -> None:
     """A graph of running statistics is not replayed once the network uses the batch's."""
     specs = {n: sicl.SICL(precision="float32", engine=n, statistics="network") for n in ("auto", "plain")}
     panel = sicl.Panel(specs, sicl.load_model("demo", device="cuda"))
@@ -125,7 +125,7 @@ def test_norms_that_change_their_mode_are_looked_at_anew() -> None:
                     module.train().track_running_stats = False
         out = panel(batch)
         torch.testing.assert_close(out["auto"].confidence, out["plain"].confidence, atol=2e-3, rtol=0)
-    assert panel.calibrations["auto"].looks.problem == ""
+    assert panel.calibrations["auto"].poll.captures.problem == ""
 
 
 def test_batches_of_changing_size_are_followed() -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
-from calibrate_networks import images, small_net
+from engine_networks import build
 from torch import Tensor, nn
 
 from sicl import perturb
-from sicl.calibrate.sicl.budget import ROUNDS, Settling, standard_error
-from sicl.calibrate.sicl.casting import Casting, Kind, shared
-from sicl.calibrate.sicl.questions import Engines
 from sicl.engine.engine import Engine, EngineOptions
-from sicl.engine.graphs import Lanes
 from sicl.engine.norms import batch_norms
 from sicl.engine.split import Split
 from sicl.engine.variants import (
@@ -55,9 +50,10 @@ def pictures(n: int) -> Tensor:
     return torch.rand(n, 3, 16, 16, generator=torch.Generator().manual_seed(5))
 
 
-def engine(model: nn.Module, **options: Any) -> Engine:
+def engine(model: nn.Module, *, norm: str = "batch", **options: Any) -> Engine:
     """An engine on a network."""
-    return Engine(Split(model), EngineOptions(**options))
+    statistics: Any = "frozen" if norm == "frozen" else None
+    return Engine(Split(model, statistics=statistics), EngineOptions(**options))
 
 
 def style_of(features: Tensor, n: int = 5) -> StyleVariants:
@@ -76,12 +72,12 @@ def content_of(features: Tensor, n: int = 5) -> ContentVariants:
 
 def by_hand(model: nn.Module, made: Tensor, labels: Tensor, norm: str) -> Votes:
     """The plain loop: a hook, one whole pass a variant, in float32."""
-    split = Split(model)
+    split = Split(model, statistics="frozen")
     batch = pictures(len(labels))
-    features, _ = split.run(batch)
+    begun = split.run(batch)
     hard, soft = [], []
-    for variant in made.view(-1, *features.shape):
-        logits = split.resume(variant, norm=norm) if norm == "frozen" else hooked(split, batch, variant)
+    for variant in made.view(-1, *begun.features.shape):
+        logits = split.resume(variant, begun) if norm == "frozen" else hooked(split, batch, variant)
         hard.append((logits.argmax(1) == labels).float())
         soft.append(logits.softmax(1).gather(1, labels[:, None])[:, 0])
     return Votes(torch.stack(hard), torch.stack(soft))
@@ -101,23 +97,23 @@ def hooked(split: Split, batch: Tensor, variant: Tensor) -> Tensor:
         handle.remove()
 
 
-@pytest.mark.parametrize("way", ["plain", "twin", "fused"])
+@pytest.mark.parametrize("level", ["plain", "twin", "traced"])
 @pytest.mark.parametrize("norm", ["batch", "frozen"])
 @pytest.mark.parametrize(
     ("name", "batchwise"), [("resnet18", True), ("resnet18", False), ("resnet50", True), ("vit", False)]
 )
-def test_every_way_gives_the_plain_loops_votes(way: str, norm: str, name: str, batchwise: bool) -> None:
+def test_every_level_gives_the_plain_loops_votes(level: str, norm: str, name: str, batchwise: bool) -> None:
     """In float32 and for the same noise, stacked or not, folded or not."""
     model = network(name, batchwise=batchwise)
-    runner = engine(model, engine=way, norm=norm, precision="float32")
-    features = runner.begin(pictures(12))
+    runner = engine(model, engine=level, norm=norm, precision="float32")
+    begun = runner.begin(pictures(12))
     labels = torch.arange(12) % 5
-    for variants in (style_of(features), content_of(features)):
-        votes = runner.collect(variants, labels)
-        expected = by_hand(model, variants.make(features), labels, norm)
+    for variants in (style_of(begun.features), content_of(begun.features)):
+        votes = runner.votes(begun, variants, labels)
+        expected = by_hand(model, variants.make(begun.features), labels, norm)
         assert torch.allclose(votes.soft, expected.soft, atol=1e-3)
         assert torch.equal(votes.hard, expected.hard)
-    assert runner.name == ("plain" if way == "plain" else f"{way} float32")
+    assert runner.name == ("plain" if level == "plain" else f"{level} float32")
 
 
 @pytest.mark.parametrize("norm", ["batch", "frozen"])
@@ -126,48 +122,97 @@ def test_bfloat16_stays_close(norm: str, name: str) -> None:
     """Rounding moves a vote a little, on every machine."""
     model = network(name, batchwise=name != "vit")
     exact = engine(model, engine="plain", norm=norm)
-    rough = engine(model, engine="fused", norm=norm, precision="bfloat16")
-    features = exact.begin(pictures(12))
-    rough.begin(pictures(12))
-    labels = torch.arange(12) % 5
-    first = exact.collect(style_of(features), labels).soft
-    second = rough.collect(style_of(features), labels).soft
-    assert rough.name == "fused bfloat16"
+    rough = engine(model, engine="traced", norm=norm, precision="bfloat16")
+    begun, low = exact.begin(pictures(12)), rough.begin(pictures(12))
+    labels, variants = torch.arange(12) % 5, style_of(begun.features)
+    first = exact.votes(begun, variants, labels).soft
+    second = rough.votes(low, variants, labels).soft
+    assert rough.name == "traced bfloat16"
     assert float((first - second).abs().mean()) < 0.02
 
 
-@pytest.mark.parametrize("way", ["twin", "fused"])
+@pytest.mark.parametrize("level", ["twin", "traced"])
 @pytest.mark.parametrize("norm", ["batch", "frozen"])
-def test_the_twin_follows_the_network(way: str, norm: str) -> None:
+def test_the_twin_follows_the_network(level: str, norm: str) -> None:
     """After an update in place the next batch is computed with the new parameters and statistics."""
     model = network()
-    runner = engine(model, engine=way, norm=norm, precision="float32")
-    runner.begin(pictures(12))
+    runner = engine(model, engine=level, norm=norm, precision="float32")
+    labels = torch.arange(12) % 5
+    before = runner.begin(pictures(12))
+    runner.votes(before, style_of(before.features), labels)
     for parameter in model.parameters():
         parameter.mul_(1.1)
-    features = runner.begin(pictures(12) * 0.8)
-    labels = torch.arange(12) % 5
+    begun = runner.begin(pictures(12) * 0.8)
     plain = engine(model, engine="plain", norm=norm)
-    plain.begin(pictures(12) * 0.8)
-    variants = style_of(features)
+    expected = plain.votes(plain.begin(pictures(12) * 0.8), style_of(begun.features), labels)
     assert torch.allclose(
-        runner.collect(variants, labels).soft, plain.collect(variants, labels).soft, atol=1e-3
+        runner.votes(begun, style_of(begun.features), labels).soft, expected.soft, atol=1e-3
     )
+
+
+@pytest.mark.parametrize("level", ["plain", "twin", "traced"])
+@pytest.mark.parametrize("norm", ["batch", "frozen"])
+def test_a_begun_batch_is_a_value(level: str, norm: str) -> None:
+    """Beginning another batch, of another size, changes nothing about votes on the first."""
+    runner = engine(network(), engine=level, norm=norm, precision="float32")
+    labels = torch.arange(12) % 5
+    begun = runner.begin(pictures(12))
+    variants = style_of(begun.features)
+    expected, logits = runner.votes(begun, variants, labels), runner.logits(begun)
+    other = runner.begin(pictures(7) * 0.5)
+    runner.votes(other, style_of(other.features), labels[:7])
+    again = runner.votes(begun, variants, labels)
+    assert torch.equal(again.soft, expected.soft)
+    assert torch.equal(runner.logits(begun), logits)
+
+
+@pytest.mark.parametrize("level", ["plain", "twin", "traced"])
+@pytest.mark.parametrize("norm", ["batch", "frozen"])
+def test_only_labelled_rows_are_voted_on(level: str, norm: str) -> None:
+    """Rows beyond the labels share the batch's statistics and have no votes."""
+    runner = engine(network(), engine=level, norm=norm, precision="float32")
+    begun, labels = runner.begin(pictures(12)), torch.arange(12) % 5
+    variants = style_of(begun.features)
+    all_of = runner.votes(begun, variants, labels)
+    some = runner.votes(begun, variants, labels[:3])
+    assert some.soft.shape == (5, 3)
+    assert torch.allclose(some.soft, all_of.soft[:, :3], atol=1e-6)
+
+
+@pytest.mark.parametrize("level", ["twin", "traced"])
+@pytest.mark.parametrize("batchwise", [False, True])
+def test_norms_with_an_activation_have_a_twin(level: str, batchwise: bool) -> None:
+    """A subclass that normalises by torch's `batch_norm` and then does more gets the fast path."""
+    from test_norms import NormAct
+
+    model = build("vgg")
+    model[0][5] = NormAct(8).eval()
+    for norm in batch_norms(model):
+        norm.train(batchwise)
+    runner = engine(model, engine=level, precision="float32")
+    plain = engine(model, engine="plain")
+    labels = torch.arange(12) % 5
+    begun = runner.begin(pictures(12))
+    variants = style_of(begun.features)
+    found = runner.votes(begun, variants, labels)
+    assert runner.name == f"{level} float32"
+    expected = plain.votes(plain.begin(pictures(12)), variants, labels)
+    assert torch.allclose(found.soft, expected.soft, atol=1e-4)
 
 
 def test_a_change_of_norm_mode_makes_a_new_twin() -> None:
     """A network that goes from batch to running statistics is not computed as it was."""
     model = network()
-    runner = engine(model, engine="fused", norm="batch", precision="float32")
+    runner = engine(model, engine="traced", norm="batch", precision="float32")
     runner.begin(pictures(12))
     for norm in batch_norms(model):
         norm.eval()
         norm.track_running_stats = True
-    features = runner.begin(pictures(12))
+    begun = runner.begin(pictures(12))
     labels = torch.arange(12) % 5
-    variants = style_of(features)
-    expected = by_hand(model, variants.make(features), labels, "batch")
-    assert torch.allclose(runner.collect(variants, labels).soft, expected.soft, atol=1e-3)
+    variants = style_of(begun.features)
+    expected = by_hand(model, variants.make(begun.features), labels, "batch")
+    assert torch.allclose(runner.votes(begun, variants, labels).soft, expected.soft, atol=1e-3)
 
 
 @pytest.mark.parametrize("max_batch", [1, 5, 12, 30, 1000])
@@ -176,26 +221,26 @@ def test_the_size_of_batches_changes_nothing_and_is_bounded(max_batch: int, norm
     """However variants are packed, votes are the same; more rows than allowed are never sent."""
     model = network()
     runner = engine(model, engine="plain", norm=norm, max_batch=max_batch)
-    features = runner.begin(pictures(12))
+    begun = runner.begin(pictures(12))
     sent: list[int] = []
     model.layer2.register_forward_pre_hook(lambda _m, args: sent.append(len(args[0])))
     labels = torch.arange(12) % 5
-    variants = content_of(features)
-    votes = runner.collect(variants, labels)
+    variants = content_of(begun.features)
+    votes = runner.votes(begun, variants, labels)
     limit = max_batch if norm == "frozen" else max(max_batch, 12)
     assert max(sent) <= limit
     expected = engine(model, engine="plain", norm=norm, max_batch=10**6)
-    expected.begin(pictures(12))
-    assert torch.allclose(votes.soft, expected.collect(variants, labels).soft, atol=1e-5)
+    begun = expected.begin(pictures(12))
+    assert torch.allclose(votes.soft, expected.votes(begun, variants, labels).soft, atol=1e-5)
 
 
 def test_running_out_of_memory_halves_the_batch_and_goes_on() -> None:
     """The chunk that did not fit is computed again, smaller; nothing is lost or counted twice."""
     model = network()
     runner = engine(model, engine="plain", norm="frozen", max_batch=60)
-    features = runner.begin(pictures(12))
-    labels, variants = torch.arange(12) % 5, style_of(features)
-    expected = runner.collect(variants, labels)
+    begun = runner.begin(pictures(12))
+    labels, variants = torch.arange(12) % 5, style_of(begun.features)
+    expected = runner.votes(begun, variants, labels)
     tried: list[int] = []
 
     def small_memory(_module: nn.Module, args: Any) -> None:
@@ -204,7 +249,7 @@ def test_running_out_of_memory_halves_the_batch_and_goes_on() -> None:
             raise RuntimeError("CUDA out of memory. Tried to allocate")
 
     model.layer3.register_forward_pre_hook(small_memory)
-    votes = runner.collect(variants, labels)
+    votes = runner.votes(begun, variants, labels)
     assert torch.allclose(votes.soft, expected.soft, atol=1e-5)
     assert votes.soft.shape == (5, 12)
     assert tried[:4] == [60, 24, 12, 6]
@@ -215,14 +260,14 @@ def test_other_errors_are_raised_as_they_are() -> None:
     """Only memory is a reason to try again."""
     model = network()
     runner = engine(model, engine="plain", norm="frozen")
-    features = runner.begin(pictures(12))
+    begun = runner.begin(pictures(12))
 
     def broken(*_: Any) -> None:
         raise RuntimeError("something else")
 
     model.layer3.register_forward_pre_hook(broken)
     with pytest.raises(RuntimeError, match="something else"):
-        runner.collect(style_of(features), torch.zeros(12, dtype=torch.long))
+        runner.votes(begun, style_of(begun.features), torch.zeros(12, dtype=torch.long))
 
 
 def test_memory_bounds_the_rows() -> None:
@@ -259,10 +304,9 @@ def test_a_mirrored_view_votes_like_the_network_itself() -> None:
     batch = pictures(12)
     labels = model(batch).argmax(1)
     expected = model(batch.flip(-1)).softmax(1).gather(1, labels[:, None])[:, 0]
-    for way in ("plain", "fused"):
-        runner = engine(model, engine=way, norm="frozen", precision="float32")
-        runner.begin(batch)
-        votes = runner.collect(runner.view(batch.flip(-1)), labels)
+    for level in ("plain", "traced"):
+        runner = engine(model, engine=level, norm="frozen", precision="float32")
+        votes = runner.votes(runner.begin(batch), runner.view(batch.flip(-1)), labels)
         assert torch.allclose(votes.soft[0], expected, atol=1e-4)
 
 
@@ -272,7 +316,7 @@ def test_a_network_that_cannot_be_copied_runs_plainly_and_says_why() -> None:
     class Uncopyable(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.inner = small_net()
+            self.inner = build("resnet18")
 
         def __deepcopy__(self, memo: Any) -> nn.Module:
             raise RuntimeError("no copies, please")
@@ -282,43 +326,10 @@ def test_a_network_that_cannot_be_copied_runs_plainly_and_says_why() -> None:
             return out
 
     runner = engine(Uncopyable().eval())
-    features = runner.begin(images(12))
-    runner.collect(style_of(features), torch.zeros(12, dtype=torch.long))
+    begun = runner.begin(pictures(12))
+    runner.votes(begun, style_of(begun.features), torch.zeros(12, dtype=torch.long))
     assert runner.name == "plain"
     assert "no copies, please" in runner.reason
-
-
-@pytest.mark.parametrize("norm", ["batch", "frozen"])
-@pytest.mark.parametrize("way", ["plain", "fused"])
-def test_kinds_of_one_engine_vote_together_as_they_would_alone(way: str, norm: str) -> None:
-    """One pass, by the variants that each would have drawn; a kind that is not asked draws none."""
-    runner = engine(network(), engine=way, norm=norm, precision="float32")
-    features = runner.begin(pictures(12))
-    labels, view = torch.arange(12) % 5, runner.view(pictures(12).flip(-1))
-    drawn = {"style": style_of(features), "content": content_of(features), "mirror": view}
-    alone = {name: runner.collect(variants, labels) for name, variants in drawn.items()}
-    kinds = {name: Kind(runner, lambda _n, v=v: v) for name, v in drawn.items()}
-    engines, lanes = Engines(runner, runner, runner), Lanes(torch.device("cpu"))
-    cast, sent = Casting(engines, kinds, labels, lanes), runner.rows_sent
-    found = cast({"style": 5, "content": 5, "mirror": 1})
-    assert runner.rows_sent - sent == 11 * 12
-    for name, votes in found.items():
-        assert torch.allclose(votes.soft, alone[name].soft, atol=1e-4)
-    assert list(cast({"content": 5, "style": 0})) == ["content"]
-
-
-@pytest.mark.parametrize(("share", "others"), [(0.25, 2), (0.5, 4), (1.0, 8)])
-def test_two_share_the_votes(share: float, others: int) -> None:
-    """The second casts its share of every kind, the first the rest."""
-
-    def cast(value: float) -> Any:
-        return lambda counts: {
-            k: Votes(torch.full((n, 3), value), torch.ones(n, 3)) for k, n in counts.items() if n
-        }
-
-    votes = shared(cast(0.0), cast(1.0), share)({"style": 8, "content": 4})
-    assert float(votes["style"].hard.sum()) == 3 * others
-    assert {name: len(v.hard) for name, v in votes.items()} == {"style": 8, "content": 4}
 
 
 @pytest.mark.parametrize(
@@ -330,29 +341,55 @@ def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
         EngineOptions(**wrong)
 
 
+def test_the_older_name_of_a_level_is_understood() -> None:
+    """Records and plans may say "fused"."""
+    assert EngineOptions(engine="fused").level == "traced"
+
+
+class Bypassed(nn.Module):
+    """Something of the images reaches the logits past the cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = build("resnet18")
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.inner(images)
+        return logits + images[:, :, :, :2].mean(dim=(1, 2, 3)).view(-1, 1) * torch.arange(5.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot be resumed")
+def test_a_bypassed_cut_is_asked_about_other_images_by_whole_passes() -> None:
+    """A view's vote is the network's own probability for its images, also beside other variants."""
+    model = Bypassed().eval()
+    runner = engine(model)
+    begun, labels = runner.begin(pictures(12)), torch.arange(12) % 5
+    style = style_of(begun.features, 2)
+    votes = runner.votes(begun, JoinedVariants((style, runner.view(pictures(12).flip(-1)))), labels)
+    with torch.no_grad():
+        mirrored = model(pictures(12).flip(-1)).softmax(dim=1).gather(1, labels[:, None])[:, 0]
+    assert torch.allclose(votes.soft[2], mirrored, atol=1e-5)
+    assert torch.allclose(votes.soft[:2], runner.votes(begun, style, labels).soft, atol=1e-5)
+
+
+def _batchwise(model: nn.Module) -> nn.Module:
+    for norm in batch_norms(model):
+        norm.train().track_running_stats = False
+        norm.running_mean = norm.running_var = None
+    return model
+
+
+@pytest.mark.parametrize("level", ["plain", "twin", "traced"])
 @pytest.mark.parametrize("norm", ["batch", "frozen"])
-@pytest.mark.parametrize(("settled", "spent"), [(1.0, [4]), (1e-9, [4, 4, 12])])
-def test_a_batch_stops_when_it_has_settled(norm: str, settled: float, spent: list[int]) -> None:
-    """A calm batch gets four variants, an undecided one all twenty, and the mean is over what was spent."""
-    runner = engine(network(), engine="plain", norm=norm)
-    features = runner.begin(pictures(12))
-    pool = style_of(features, 20)
-    taken: list[int] = []
-
-    labels = torch.arange(12) % 5
-
-    def cast(counts: Mapping[str, int]) -> dict[str, Votes]:
-        taken.append(counts["style"])
-        return {"style": runner.collect(pool.part(sum(taken) - taken[-1], sum(taken)), labels)}
-
-    settling = Settling(cast, cast({"style": ROUNDS[0]}), "soft", settled=settled)
-    shares = settling.finish()["style"]
-    assert taken == spent
-    expected = runner.collect(pool.part(0, sum(spent)), labels).soft.mean(0)
-    assert torch.allclose(shares, expected, atol=1e-5)
-
-
-def test_the_standard_error_is_that_of_a_mean() -> None:
-    """By hand: two samples, one calm."""
-    votes = torch.tensor([[0.0, 0.5], [1.0, 0.5]])
-    assert float(standard_error(votes)) == pytest.approx((0.25 / 2) ** 0.5)
+@pytest.mark.parametrize("prepare", [nn.Module.eval, _batchwise])
+def test_an_engine_gives_the_networks_logits(level: str, norm: str, prepare: Any) -> None:
+    """Of the batch it has begun, and of another view where statistics do not depend on the batch."""
+    model = prepare(build("resnet18"))
+    runner = engine(model, engine=level, norm=norm, precision="float32")
+    with torch.no_grad():
+        begun = runner.begin(pictures(12))
+        torch.testing.assert_close(runner.logits(begun), model(pictures(12)), atol=1e-4, rtol=1e-4)
+        if norm == "batch" or not runner.split.batch_dependent():
+            view = pictures(12).flip(-1)
+            found = runner.logits(begun, runner.view(view))
+            torch.testing.assert_close(found[0], model(view), atol=1e-4, rtol=1e-4)

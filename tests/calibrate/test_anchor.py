@@ -1,4 +1,4 @@
-"""The network as attached: its own parameters, the live network's statistics, and its vote on content."""
+"""The anchor: the parameters of the time of attachment, the live network's statistics, a vote on content."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 import sicl
 from sicl.adapt import Adapter
-from sicl.calibrate.sicl.anchor import Attached
-from sicl.calibrate.sicl.questions import Engines
+from sicl.calibrate.sicl.anchor import Anchor
 from sicl.data import load_dataset, source_data
 
 
@@ -25,20 +24,20 @@ def _adapted(adapter: Adapter, batches: int = 2) -> Adapter:
 def test_it_says_what_the_network_said_before_it_adapted() -> None:
     """After updates its logits are those of a network that never had any."""
     adapter = sicl.Tent(lr=0.05).attach(sicl.load_model("demo"))
-    attached = Attached(adapter.network)
-    assert not attached.moved
+    anchor = Anchor(adapter.network)
+    assert not anchor.moved
     _adapted(adapter)
-    assert attached.moved
+    assert anchor.moved
     never = sicl.BatchNorm().attach(sicl.load_model("demo"))
-    assert torch.allclose(attached.logits(_images(64)), never(_images(64)), atol=1e-5)
+    assert torch.allclose(anchor.logits(_images(64)), never(_images(64)), atol=1e-5)
     assert not torch.allclose(adapter.network(_images(64)), never(_images(64)), atol=1e-2)
 
 
 def test_it_copies_only_what_may_adapt() -> None:
     """Convolutions are the live network's own tensors; affine parameters are not, and take no gradient."""
     adapter = sicl.Tent().attach(sicl.load_model("demo"))
-    attached = Attached(adapter.network)
-    live, own = (dict(net.named_parameters()) for net in (adapter.network, attached.network))
+    anchor = Anchor(adapter.network)
+    live, own = (dict(net.named_parameters()) for net in (adapter.network, anchor.network))
     copied = {name for name in live if live[name] is not own[name]}
     norms = {n for n, m in adapter.network.named_modules() if isinstance(m, nn.BatchNorm2d)}
     assert copied == {f"{norm}.{kind}" for norm in norms for kind in ("weight", "bias")}
@@ -49,10 +48,10 @@ def test_it_copies_only_what_may_adapt() -> None:
 def test_it_follows_the_live_statistics() -> None:
     """RoTTA replaces its running statistics by new tensors; the attached network uses the newest."""
     adapter = sicl.Rotta(update_every=16).attach(sicl.load_model("demo"))
-    attached = Attached(adapter.network)
+    anchor = Anchor(adapter.network)
     _adapted(adapter)
     live = next(m for m in adapter.network.modules() if hasattr(m, "running_mean"))
-    own = next(m for m in attached.follow().modules() if hasattr(m, "running_mean"))
+    own = next(m for m in anchor.follow().modules() if hasattr(m, "running_mean"))
     assert own is not live
     assert own.running_mean is live.running_mean
 
@@ -94,10 +93,10 @@ def test_running_statistics_are_used_by_the_parameters_they_belong_to() -> None:
     content = [out[by].signals["content_invariance"] for by in trusted]
     assert torch.allclose(*content, atol=1e-4)
     calibration = panel.calibrations["attached"]
-    renewed = Engines.of(trusted["attached"], calibration.attached, fresh=True)
-    networks = [engine.split.network for engine in (calibration.own.content, renewed.content, renewed.style)]
+    asked = (calibration.questions["content"], calibration.renewed["content"], calibration.renewed["style"])
+    networks = [question.engine.split.network for question in asked]
     assert networks[0] is networks[2] is adapter.network
-    assert networks[1] is calibration.attached.network
+    assert networks[1] is calibration.anchor.network
 
 
 def test_the_live_network_is_left_as_it_was() -> None:

@@ -1,0 +1,168 @@
+"""A poll: all votes on a batch, on a GPU as one captured graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from sicl.calibrate.sicl.questions import Question, Strength
+from sicl.engine.engine import Engine
+from sicl.engine.graphs import Graphs, Lanes
+from sicl.engine.split import Begun
+from sicl.engine.variants import JoinedVariants, Votes
+
+_MOST_SHAPES = 4
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A question to ask of a batch: how often, and how hard.
+
+    Args:
+        question: what to ask.
+        n: how many variants.
+        strength: how hard to perturb; a tensor may change from batch to batch, a number belongs to the poll.
+    """
+
+    question: Question
+    n: int
+    strength: Strength = 1.0
+
+
+@dataclass(frozen=True)
+class Polled:
+    """What a poll gave.
+
+    Args:
+        asks: what was asked.
+        votes: on each of the asks, in their order.
+        known: what each question saw of the clean batch.
+        begun: the clean batch, for the engines that may be asked again.
+    """
+
+    asks: list[Ask]
+    votes: list[Votes]
+    known: dict[Question, Tensor]
+    begun: dict[Engine, Begun] = field(default_factory=dict)
+
+    def by_question(self) -> dict[Question, Votes]:
+        """Return the votes on each question."""
+        return {ask.question: votes for ask, votes in zip(self.asks, self.votes)}
+
+
+class Poll:
+    """Asks questions of batches; from the second batch of a shape on, a GPU replays the poll as one graph.
+
+    Args:
+        networks: that the questions are about.
+        graphs: of the engines.
+        generator: that variants are drawn from.
+    """
+
+    def __init__(self, networks: Iterable[nn.Module], graphs: Graphs, generator: torch.Generator) -> None:
+        modules = [module for network in networks for module in network.modules()]
+        self._graphs = graphs
+        reads = [table for m in modules for table in (m._parameters, m._buffers)]
+        self.captures = graphs.captures("a whole poll", reads, most=_MOST_SHAPES, generator=generator)
+
+    def __call__(
+        self,
+        asks: list[Ask],
+        images: Tensor,
+        labels: Tensor,
+        temperature: Tensor,
+        *,
+        begun: Mapping[Engine, Begun] | None = None,
+        keep: tuple[Engine, ...] = (),
+        steady: bool = True,
+    ) -> Polled:
+        """Return the votes on a batch.
+
+        Args:
+            asks: what to ask; what goes to one engine goes through the network at once.
+            images: the batch; rows beyond the labels only share its statistics.
+            labels: the predicted classes that are voted on.
+            temperature: of the soft votes.
+            begun: the batch, for engines that have begun it already.
+            keep: the engines whose begun batch is wanted, to ask again.
+            steady: whether nothing that is done depends on values or on batches before, as a graph needs it.
+        """
+        engines = dict.fromkeys(ask.question.engine for ask in asks)
+        states = [engine.captured_as(images) for engine in engines]
+
+        def function(tensors: list[Tensor]) -> Polled:
+            images, labels, temperature, *strengths = tensors
+            now = _with_strengths(asks, strengths)
+            seen = _ask(now, images, labels, temperature, dict(begun or {}), {}, self._graphs.lanes)
+            kept = {e: replace(b, features=b.base) for e, b in seen.begun.items() if e in keep}
+            return replace(seen, begun=kept)
+
+        inputs = [images, labels, temperature, *(a.strength for a in asks if isinstance(a.strength, Tensor))]
+        if not steady or begun or None in states:
+            return function(inputs)
+        numbers = [(a.question, a.n, None if isinstance(a.strength, Tensor) else a.strength) for a in asks]
+        key = (tuple(images.shape), tuple(labels.shape), keep, *numbers, *states)
+        return self.captures(key, function, inputs)
+
+    def again(self, asks: list[Ask], before: Polled, labels: Tensor, temperature: Tensor) -> Polled:
+        """Return more votes on a batch whose engines were kept, by other variants."""
+        images = next(iter(before.begun.values())).images
+        return _ask(asks, images, labels, temperature, dict(before.begun), dict(before.known), lanes=False)
+
+
+def _with_strengths(asks: list[Ask], strengths: list[Tensor]) -> list[Ask]:
+    left = iter(strengths)
+    return [replace(a, strength=next(left)) if isinstance(a.strength, Tensor) else a for a in asks]
+
+
+def _ask(
+    asks: list[Ask],
+    images: Tensor,
+    labels: Tensor,
+    temperature: Tensor,
+    begun: dict[Engine, Begun],
+    known: dict[Question, Tensor],
+    lanes: bool,
+) -> Polled:
+    engines = list(dict.fromkeys(ask.question.engine for ask in asks))
+    streams = Lanes(images.device, open_=lanes and _has_room(engines, asks, len(images)))
+    votes: dict[int, Votes] = {}
+    for engine in engines:
+        numbers = [i for i, ask in enumerate(asks) if ask.question.engine is engine]
+        # The first engine's work stays in line; that of others runs beside it.
+        with streams.of(None if engine is engines[0] else engine):
+            clean = begun[engine] = begun[engine] if engine in begun else engine.begin(images)
+            drawn = []
+            for ask in (asks[i] for i in numbers):
+                if ask.question not in known:
+                    known[ask.question] = ask.question.look(clean)
+                drawn.append(ask.question.draw(clean, known[ask.question], ask.n, ask.strength))
+            together = drawn[0] if len(drawn) == 1 else JoinedVariants(tuple(drawn))
+            parts = engine.votes(clean, together, labels, temperature).split([len(v) for v in drawn])
+        votes.update(zip(numbers, parts))
+    streams.join()
+    return Polled(asks, [votes[i] for i in range(len(asks))], known, begun)
+
+
+def _has_room(engines: list[Engine], asks: list[Ask], rows: int) -> bool:
+    """Say whether two engines may compute at once within the memory that one may take."""
+    most = max(ask.n for ask in asks)
+    return all(engine.has_room((most + 1) * rows, share=0.5) for engine in engines)
+
+
+def paired(votes: Votes) -> Votes:
+    """Return the means of a half of the votes and its opposite, which count as one observation."""
+    if len(votes) % 2 or len(votes) < 4:
+        return votes
+    half = (2, len(votes) // 2, -1)
+    return Votes(votes.hard.view(half).mean(dim=0), votes.soft.view(half).mean(dim=0))
+
+
+def standard_error(votes: Votes, kind: Literal["hard", "soft"]) -> Tensor:
+    """Return the standard error of each sample's mean vote; 0 where there is a single vote."""
+    seen = votes.of(kind)
+    return (seen.var(dim=0) / len(seen)).sqrt() if len(seen) > 1 else torch.zeros_like(seen[0])

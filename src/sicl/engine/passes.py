@@ -1,0 +1,214 @@
+"""Passes through a twin of the network: traced where that pays, captured where that is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from sicl.engine.graphs import Graphs, effect, is_capturing, relative_error, tuned
+from sicl.engine.norms import batch_norms
+from sicl.engine.split import Begun, Split
+from sicl.engine.trace import TOLERANCE, Traced
+from sicl.engine.twin import CannotTwin, Twin
+from sicl.engine.variants import Variants, Votes, count
+
+Level = Literal["auto", "plain", "twin", "traced", "graph"]
+Function = Callable[[list[Tensor]], Any]
+
+_WORTH_TRACING = 1 << 20
+"""Values in a pass's features above which tracing (a fraction of a second, once a shape) pays."""
+_MOST_SHAPES = 48
+"""Traced shapes to keep; beyond, all are dropped (a stream of ever new batch sizes)."""
+
+
+class Passes:
+    """Votes and logits by a twin of the network in a compute dtype.
+
+    `generation` changes whenever what was traced is dropped; `ran` is the level that ran last.
+
+    Args:
+        split: the live network.
+        level: "auto", "twin", "traced" or "graph".
+        dtype: to compute in.
+        images: an example batch.
+        graphs: where what is captured belongs to.
+
+    Raises:
+        CannotTwin: this network cannot have a twin.
+    """
+
+    def __init__(
+        self, split: Split, level: Level, dtype: torch.dtype, images: Tensor, graphs: Graphs
+    ) -> None:
+        self.split, self.level, self.dtype = split, level, dtype
+        self.twin = Twin(split, dtype, images)
+        self.notes: list[str] = []
+        self.ran = "twin"
+        self.generation = 0
+        self._shape = (tuple(images.shape[1:]), images.device)
+        self._traced: dict[tuple[tuple[int, ...], int, bool], Traced | None] = {}
+        self._loaded: tuple[Tensor, str] | None = None
+        modules, norms = list(split.network.modules()), set(batch_norms(split.network))
+        reads = [m._parameters for m in modules] + [m._buffers for m in modules if m not in norms]
+        # Running statistics reach variants as an input, but the part before the cut reads them where they are.
+        running = [] if split.statistics == "batch" else [norm._buffers for norm in norms]
+        self._prefix = graphs.captures("the part before the cut", [*reads, *running])
+        self._suffix = graphs.captures("the variants", reads, most=24)
+
+    @property
+    def captures(self) -> bool:
+        """Whether passes may be captured at all."""
+        return self.level in ("auto", "graph")
+
+    def fits(self, images: Tensor) -> bool:
+        """Say whether the twin is one of the network as it stands, for images like these."""
+        return self._shape == (tuple(images.shape[1:]), images.device) and self.twin.fits()
+
+    def features(self, images: Tensor) -> Tensor:
+        """Run a batch up to the cut."""
+        if not self.captures:
+            return self.split.features(images)
+        features: Tensor = self._prefix(tuple(images.shape), lambda t: self.split.features(t[0]), [images])
+        return features
+
+    def begin(self, images: Tensor, features: Tensor | None = None) -> Begun:
+        """Run a clean batch up to the cut, and take its statistics where variants keep them."""
+        features = self.features(images) if features is None else features
+        base, moments = self.cast(features), self.twin.stage()
+        if self.twin.records:
+            traced = self._trace(base, 1, records=True)
+            key = ("record", tuple(base.shape))
+            moments = self._replayed(traced, key, lambda t: self._record(*t), [base, moments])
+        return Begun(images, features, base, moments=moments)
+
+    def cast(self, features: Tensor) -> Tensor:
+        """Return features in the compute dtype, channels last."""
+        layout = torch.channels_last if features.ndim == 4 else torch.contiguous_format
+        return features.to(self.dtype, memory_format=layout)
+
+    def verify(self, clean: Begun) -> None:
+        """Raise `CannotTwin` unless resuming the clean features gives the network's own logits, nearly."""
+        assert clean.logits is not None
+        begun = self.begin(clean.images, clean.features)
+        assert begun.moments is not None
+        error = relative_error(self._resume(begun.base, 1, begun.moments), clean.logits)
+        if not error < TOLERANCE[self.dtype]:
+            raise CannotTwin(f"logits in {self.dtype} are off by {error:.1%}")
+
+    def votes(
+        self, base: Tensor, moments: Tensor, variants: Variants, labels: Tensor, temperature: Tensor
+    ) -> Votes:
+        """Make the variants, resume them, and count on the first rows, as many as there are labels."""
+
+        def function(tensors: list[Tensor]) -> Votes:
+            base, moments, labels, temperature, *described = tensors
+            logits = self._logits(base, moments, variants.with_tensors(described))
+            return count(logits[:, : len(labels)], labels, temperature)
+
+        votes: Votes = self._of(variants, base, "votes", function, [base, moments, labels, temperature])
+        return votes
+
+    def logits(self, base: Tensor, moments: Tensor, variants: Variants) -> Tensor:
+        """Make the variants and resume them: V x N x C."""
+
+        def function(tensors: list[Tensor]) -> Tensor:
+            base, moments, *described = tensors
+            return self._logits(base, moments, variants.with_tensors(described))
+
+        logits: Tensor = self._of(variants, base, "logits", function, [base, moments])
+        return logits
+
+    def forget(self) -> None:
+        """Give back the memory of what was traced and captured."""
+        self.generation += 1
+        self._prefix.forget()
+        self._suffix.forget()
+        self._traced.clear()
+        self._loaded = None
+
+    def _of(
+        self, variants: Variants, base: Tensor, what: str, function: Function, tensors: list[Tensor]
+    ) -> Any:
+        """Run a function of variants; by a graph if they have a traced pass, which the first call makes."""
+        traced = self._traced.get(((len(variants) * len(base), *base.shape[1:]), len(variants), False))
+        tensors = [*tensors, *variants.tensors()]
+        key = (what, variants.kind(), len(variants), *(tuple(t.shape) for t in tensors))
+        return self._replayed(traced, key, function, tensors)
+
+    def _replayed(self, traced: Traced | None, key: Any, function: Function, tensors: list[Tensor]) -> Any:
+        if traced is None or not self.captures:
+            return function(tensors)
+        return self._suffix((self.generation, *key), function, tensors)
+
+    def _logits(self, base: Tensor, moments: Tensor, variants: Variants) -> Tensor:
+        n = len(variants)
+        return self._resume(variants.make(base), n, moments).view(n, len(base), -1)
+
+    def _resume(self, made: Tensor, groups: int, moments: Tensor) -> Tensor:
+        traced = self._trace(made, groups)
+        if traced is None:
+            self._load("twin", self.twin.load, moments)
+            self._note("twin")
+            return self.twin.resume(made, groups)
+        self._load("traced", traced.load, moments)
+        self._note("graph" if is_capturing() else "traced")
+        return traced(made)
+
+    def _record(self, base: Tensor, moments: Tensor) -> Tensor:
+        """Return the statistics with those of the clean batch among them."""
+        traced = self._trace(base, 1, records=True)
+        if traced is None:
+            self._load("record", self.twin.load, moments)
+            self.twin.record(base)
+        else:
+            self._load("record", traced.load, moments)
+            traced(base)
+        return self.twin.moments.clone()
+
+    def _load(self, what: str, load: Callable[[Tensor], None], moments: Tensor) -> None:
+        """Take over the network as it stands: in a graph always, else once a begun batch."""
+        if is_capturing():
+            self._unload()
+            effect(self._unload)
+        elif self._loaded is not None and self._loaded[0] is moments and self._loaded[1] == what:
+            return
+        else:
+            self._loaded = (moments, what)
+        load(moments)
+
+    def _unload(self) -> None:
+        self._loaded = None
+
+    def _note(self, level: str) -> None:
+        effect(partial(setattr, self, "ran", level))
+
+    def _trace(self, made: Tensor, groups: int, *, records: bool = False) -> Traced | None:
+        """The traced pass for features of this shape; None if it is not worth it or not possible."""
+        small = made.numel() < _WORTH_TRACING and made.device.type == "cpu"
+        if self.level == "twin" or (self.level == "auto" and small):
+            return None
+        key = (tuple(made.shape), groups, records)
+        if key not in self._traced:
+            if len(self._traced) >= _MOST_SHAPES:
+                self.forget()
+            self._traced[key] = self._made(made, groups, records)
+        return self._traced[key]
+
+    def _made(self, made: Tensor, groups: int, records: bool) -> Traced | None:
+        try:
+            # Tracing runs every convolution for the first time, and cuDNN keeps what it chose then.
+            with tuned(made.device):
+                traced = Traced(self.twin, made, groups, records=records)
+                traced.load(self.twin.moments.clone())
+                traced.settle(made)
+        except CannotTwin as error:
+            self.notes.append(str(error))
+            return None
+        finally:
+            self._unload()
+        self.notes.extend(traced.notes)
+        return traced

@@ -1,0 +1,42 @@
+"""Wrappers for classifiers that do not return logits of two or more classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class FromProbabilities(nn.Module):
+    """A classifier that returns probabilities, as one that returns logits: their logarithms.
+
+    Args:
+        model: returns N x C probabilities.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return log-probabilities, whose softmax are the probabilities."""
+        probabilities: Any = self.model(images)
+        return torch.log(probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny))
+
+
+class TwoClasses(nn.Module):
+    """A classifier with one logit (a sigmoid head), as one of two classes: their logits are (0, z).
+
+    Args:
+        model: returns N or N x 1 logits of the second class, before the sigmoid.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of both classes; the softmax of the second is the sigmoid."""
+        logit: Any = self.model(images)
+        return nn.functional.pad(logit.reshape(len(images), 1), (1, 0))
