@@ -209,7 +209,7 @@ class Calibrated(_Live):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a copy of a state that `state_dict` gave: of both, or of none."""
-        parts = {"calibration": self.calibration, "adapter": self.adapter}
+        parts: dict[str, Adapter | Calibration] = {"calibration": self.calibration, "adapter": self.adapter}
         with self._lock:
             _load_together(state, parts, "a calibrated model")
 
