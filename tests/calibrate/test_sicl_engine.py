@@ -124,6 +124,7 @@ def test_the_adaptive_budget_is_seeded_and_gives_a_confidence(votes: str, norm: 
     assert bool(((out[0].confidence >= 0) & (out[0].confidence <= 1)).all())
 
 
+@pytest.mark.filterwarnings("ignore:Tent normalises a batch of one image")
 def test_the_last_short_batch_of_a_stream_works() -> None:
     """Batch sizes may change at any time."""
     trusted = cheap().attach(sicl.Tent().attach(small_net()))
