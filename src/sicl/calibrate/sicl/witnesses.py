@@ -15,7 +15,15 @@ from sicl.calibrate.sicl.questions import Content, Crop, Mirror, Own, Question, 
 from sicl.calibrate.sicl.variants import Draws
 from sicl.engine.engine import Engine
 from sicl.engine.graphs import Graphs
-from sicl.engine.norms import Statistics, batch_norms, can_group, statistics_for, statistics_of
+from sicl.engine.norms import (
+    Statistics,
+    batch_norms,
+    can_group,
+    is_torchs,
+    only_normalises,
+    statistics_for,
+    statistics_of,
+)
 from sicl.engine.split import Begun, Split
 
 
@@ -97,7 +105,8 @@ def by_the_batch(live: nn.Module) -> nn.Module:
     tensors = {id(tensor): tensor for tensor in (*live.parameters(), *live.buffers())}
     network = copy.deepcopy(live, tensors)
     for norm in batch_norms(network):
-        if getattr(norm, "plain_in_eval", False):
+        # A robust norm in training mode, as engines use to see statistics, keeps averages of its own.
+        if not is_torchs(norm) and only_normalises(norm):
             norm.__class__ = _Plain
         # In evaluation mode, without running statistics: what torch, and subclasses, then use are the batch's.
         norm.track_running_stats = False
