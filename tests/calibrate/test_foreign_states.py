@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from calibrate_networks import SPECS, SmallNet
+from calibrate_networks import SPECS, SmallNet, source_for
 
 from sicl import SICL, McDropout, Panel, PseudoCal, Softmax, SourceData, Tent, TransCal
 from sicl.errors import InputError, OptionError
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`.*cannot determine a temperatur
 
 def _live(name: str) -> Any:
     torch.manual_seed(0)
-    live = SPECS[name].attach(SmallNet(), source=SOURCE)
+    live = SPECS[name].attach(SmallNet(), source=source_for(name, SmallNet()))
     live(IMAGES[0])
     return live
 
@@ -78,7 +78,7 @@ def _paths(state: dict[str, Any]) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("name", SPECS)
 def test_states_of_the_start_and_of_later_are_taken_over_whole(name: str) -> None:
     """Both ways, into a new attachment and into one that has seen much; what is loaded is a copy."""
-    fresh = SPECS[name].attach(SmallNet(), source=SOURCE)
+    fresh = SPECS[name].attach(SmallNet(), source=source_for(name, SmallNet()))
     start, used = copy.deepcopy(fresh.calibration.state_dict()), _live(name)
     later = copy.deepcopy(used.calibration.state_dict())
     fresh.calibration.load_state_dict(later)
