@@ -131,12 +131,13 @@ class SiclCalibration(Calibration):
         begun: dict[Engine, Begun] = {}
         asked: Asked = {}
         for witness in self.witnesses:
+            # By their own statistics a few images say nothing, and nor do images of one class beside others.
+            if witness.name == "batch" and (company is not None) != (len(images) < SMALL_BATCH):
+                continue
+            asked[witness.name] = witness.questions
             if witness.in_company is not None and company is not None:
                 begun |= witness.begin_in_company(images, company)
                 asked[witness.name] = witness.in_company
-            # A few images say nothing by their own statistics, if the network uses others.
-            elif witness.name != "batch" or len(images) >= SMALL_BATCH:
-                asked[witness.name] = witness.questions
         asked = {who: {n: q for n, q in all_.items() if n in possible} for who, all_ in asked.items()}
         return {who: some for who, some in asked.items() if some or who == "network"}, begun
 

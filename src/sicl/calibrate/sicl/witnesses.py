@@ -28,6 +28,14 @@ from sicl.engine.norms import (
 from sicl.engine.split import Begun, Split
 from sicl.errors import UnsupportedModelError
 
+_QUESTIONS: dict[Name, type[Question]] = {
+    "softmax": Own,
+    "mirror": Mirror,
+    "crop": Crop,
+    "style": Style,
+    "content": Content,
+}
+
 
 @dataclass(frozen=True)
 class Witness:
@@ -68,15 +76,17 @@ def witnesses_of(options: Options, anchor: Anchor, draws: Draws, graphs: Graphs)
     if "anchor" in options.witnesses and anchor.adapts and not running:
         networks["anchor"] = anchor.network
     if "batch" in options.witnesses and running and options.norm != "frozen" and all(map(can_group, norms)):
-        networks["batch"] = by_the_batch(live)
+        networks["batch"] = live
 
     def ask(name: Who, network: nn.Module) -> Witness:
-        made = Witness(name, network, _questions(options, name, network, draws, graphs))
+        statistics: Statistics | None = "batch" if name == "batch" else None
+        made = Witness(name, network, _questions(options, name, network, draws, graphs, statistics))
         dependent = any(question.engine.split.batch_dependent() for question in made.questions.values())
         # As printed, every batch stands by itself.
         if not dependent or options.say == "equal":
             return made
-        return replace(made, in_company=_questions(options, name, network, draws, graphs, "frozen"))
+        together = by_the_batch(network) if name == "batch" else network
+        return replace(made, in_company=_questions(options, name, together, draws, graphs, "frozen"))
 
     return [ask(name, network) for name, network in networks.items()]
 
@@ -107,13 +117,9 @@ def _questions(
     found: dict[Name, Question] = {}
     for asked in options.asked:
         cut = engine(options.content_layer if asked == "content" else options.layer)
-        if asked == "softmax":
-            # The network's own answer is known: its logits.
-            found |= {} if name == "network" else {asked: Own(cut)}
-        elif asked in ("style", "content"):
-            found[asked] = Style(cut, draws) if asked == "style" else Content(cut, draws)
-        else:
-            found[asked] = Mirror(cut) if asked == "mirror" else Crop(cut)
+        # The network's own answer is known: its logits.
+        if asked != "softmax" or name != "network":
+            found[asked] = _QUESTIONS[asked](cut, draws)
     return found
 
 
