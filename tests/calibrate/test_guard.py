@@ -56,7 +56,7 @@ def test_an_unadapted_network_is_never_compared_with_itself() -> None:
 
 
 def test_a_collapsed_networks_say_goes_to_the_anchor() -> None:
-    """After the classifier's input is forced to be constant, confidence is what the anchor says, and lower than the softmax."""
+    """Once the classifier's input is forced to be constant the anchor speaks, and is less sure than the softmax."""
     adapted = sicl.Tent().attach(_network())
     trusted = sicl.SICL().attach(adapted)
     trusted(_images(1))

@@ -106,7 +106,7 @@ def test_an_underconfident_network_is_doubted_less() -> None:
     network = Sharpened(sicl.load_model("demo"), 0.3)
     x = photographs()
     tempered, plain = (
-        sicl.SICL(members=("softmax",), layer="network.layer1:input", temper=on).attach(network)(x)
+        sicl.SICL(members=("softmax",), witnesses=("network",), temper=on).attach(network)(x)
         for on in (True, False)
     )
     assert float(tempered.signals["temperature"]) < 1
