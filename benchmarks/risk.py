@@ -1,6 +1,6 @@
 """What calibrated confidence is worth without labels: estimated accuracy and promised risk, over records.
 
-    python benchmarks/risk.py results/resnet18-cifar10-c results/resnet18-cifar100-c [--svg FILE] [--json FILE]
+    python benchmarks/risk.py results/resnet18-cifar10-c.jsonl.xz [MORE ...] [--svg FILE] [--json FILE]
 
 For every calibrator of the records: how far the mean confidence of a 256-sample window lies from its accuracy, and
 the error rate of the samples that `accept(risk=...)` would take, beside the rate it promised. Records keep 15
@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sicl.bench.run.schema import Record, load_records
+from sicl.bench.run.results import load_records
+from sicl.bench.run.schema import Record
 from sicl.bench.tables.names import calibrator_name
 from sicl.bench.tables.svg import Frame, Scale, number, spread_labels, tag, text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,9 +16,6 @@ from sicl.corruptions import VALIDATION_CORRUPTIONS, corrupt
 from sicl.errors import DataError
 from sicl.types import SourceData
 
-if TYPE_CHECKING:
-    from sicl.calibrate.sicl.calibration import SiclCalibration
-
 SHIFTS = ((None, 0), *((name, severity) for severity in (3, 5) for name in VALIDATION_CORRUPTIONS))
 """The streams made of the source data: clean, and corrupted as no benchmark's test streams are."""
 IMAGES, BATCH = 128, 64
@@ -27,6 +24,13 @@ PENALTY = 0.08
 """Of leaving the label-free confidence, for each sample that was fitted on."""
 _CLIP = 0.01
 _STEPS = 25
+
+
+class Asks(Protocol):
+    """A label-free SICL, live."""
+
+    def features(self, moment: Moment) -> Tensor:
+        """Return what it says of each sample of a batch (N x D)."""
 
 
 class Fitted:
@@ -78,9 +82,7 @@ def log_odds(probability: Tensor) -> Tensor:
     return (p / (1 - p)).log()
 
 
-def fit_on_source(
-    adapter: Adapter, source: SourceData, make: Callable[[Adapter], SiclCalibration], seed: int
-) -> Fitted:
+def fit_on_source(adapter: Adapter, source: SourceData, make: Callable[[Adapter], Asks], seed: int) -> Fitted:
     """Adapt a copy of the adapter to shifted copies of the source data, and fit the map on what SICL says of them.
 
     Raises:
@@ -103,9 +105,7 @@ def fit_on_source(
     return Fitted.fit(torch.cat(rows), torch.cat(right))
 
 
-def _look(
-    calibration: SiclCalibration, rows: list[Tensor], right: list[Tensor], labels: Tensor, moment: Moment
-) -> None:
+def _look(calibration: Asks, rows: list[Tensor], right: list[Tensor], labels: Tensor, moment: Moment) -> None:
     rows.append(calibration.features(moment))
     right.append(moment.logits.argmax(dim=1) == labels.to(moment.logits.device))
 
