@@ -1,4 +1,4 @@
-"""The anchor: the parameters of the time of attachment, the live network's statistics, a vote on content."""
+"""The anchor: the parameters of the time of attachment, the live network's statistics, a witness."""
 
 from __future__ import annotations
 
@@ -56,47 +56,26 @@ def test_it_follows_the_live_statistics() -> None:
     assert own.running_mean is live.running_mean
 
 
-def test_content_is_judged_by_the_network_as_attached() -> None:
-    """The content signal of a network that moved far is that of one that never moved; the style signal is not."""
-    options = {"noise": "independent", "engine": "plain", "temper": False, "relaxation": "none"}
+def test_it_votes_as_the_network_that_never_moved() -> None:
+    """Its answers about a label are those of one that never adapted; the network's own are not."""
+    options = {"members": ("mirror", "crop"), "temper": False, "relaxation": "none", "engine": "plain"}
     adapter = sicl.Tent(lr=0.05).attach(sicl.load_model("demo"))
-    trusted = {by: sicl.SICL(content_by=by, **options) for by in ("attached", "adapted")}
-    panel = sicl.Panel(trusted, adapter)
-    never = sicl.SICL(**options).attach(sicl.BatchNorm().attach(sicl.load_model("demo")))
+    moved = sicl.SICL(**options).attach(adapter)
+    stays = sicl.SICL(**options).attach(sicl.BatchNorm().attach(sicl.load_model("demo")))
     for i in range(3):
-        moved, stayed = panel(_images(32 * i)), never(_images(32 * i))
-    same = moved["attached"].labels == stayed.labels
+        out, stayed = moved(_images(32 * i)), stays(_images(32 * i))
+    same = out.labels == stayed.labels
     assert 5 <= int(same.sum()) < len(same)
-    content = {by: out.signals["content_invariance"][same] for by, out in moved.items()}
-    expected = stayed.signals["content_invariance"][same]
-    assert torch.allclose(content["attached"], expected, atol=1e-4)
-    assert not torch.allclose(content["adapted"], expected, atol=1e-2)
-    style = moved["attached"].signals["style_invariance"][same]
-    assert not torch.allclose(style, stayed.signals["style_invariance"][same], atol=1e-2)
-
-
-def test_who_judges_makes_no_difference_where_nothing_adapts() -> None:
-    """A fixed network is the network as attached."""
-    panel = {by: sicl.SICL(content_by=by, precision="float32") for by in ("attached", "adapted")}
-    out = sicl.Panel(panel, sicl.Source().attach(sicl.load_model("demo")))(_images())
-    assert torch.allclose(out["attached"].confidence, out["adapted"].confidence, atol=1e-4)
+    for name in ("mirror", "crop"):
+        expected = stayed.signals[f"{name}_invariance"][same]
+        assert torch.allclose(out.signals[f"anchor_{name}"][same], expected, atol=1e-4)
+        assert not torch.allclose(out.signals[f"{name}_invariance"][same], expected, atol=1e-2)
 
 
 def test_running_statistics_are_used_by_the_parameters_they_belong_to() -> None:
-    """RoTTA's running statistics: the network that adapted judges content, until the batch's own take over."""
-    adapter = sicl.Rotta(update_every=16, lr=0.05, nu=0.5).attach(sicl.load_model("demo"))
-    options = {"precision": "float32", "temper": False, "relaxation": "none", "statistics": "network"}
-    trusted = {by: sicl.SICL(content_by=by, **options) for by in ("attached", "adapted")}
-    panel = sicl.Panel(trusted, adapter)
-    for i in range(2):
-        out = panel(_images(32 * i))
-    content = [out[by].signals["content_invariance"] for by in trusted]
-    assert torch.allclose(*content, atol=1e-4)
-    calibration = panel.calibrations["attached"]
-    asked = (calibration.questions["content"], calibration.renewed["content"], calibration.renewed["style"])
-    networks = [question.engine.split.network for question in asked]
-    assert networks[0] is networks[2] is adapter.network
-    assert networks[1] is calibration.anchor.network
+    """RoTTA's running statistics fit the network that adapted with them: the anchor is no witness there."""
+    trusted = sicl.SICL(variants=2).attach(sicl.Rotta(update_every=16).attach(sicl.load_model("demo")))
+    assert not [name for name in trusted(_images()).signals if name.startswith("anchor")]
 
 
 def test_the_live_network_is_left_as_it_was() -> None:

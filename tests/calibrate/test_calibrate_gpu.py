@@ -20,7 +20,7 @@ pytestmark = [
 def test_confidence_is_on_the_device_and_reproducible(name: str, where: str) -> None:
     """Images and source data may come from either device; two attachments agree bit for bit."""
     model = small_net()
-    source = source_data(model)
+    source = source_data(model, 128)
     source = sicl.SourceData(source.images.to(where), source.labels.to(where))
     model = model.cuda()
     first, second = (SPECS[name].attach(sicl.Tent().attach(model), source=source) for _ in range(2))

@@ -127,13 +127,16 @@ def test_a_saved_company_goes_on_as_the_original() -> None:
         assert torch.equal(found, expected)
 
 
-def test_a_stream_sorted_by_class_is_normalised_in_company() -> None:
-    """As predictions tell: one class after the other, so the batch witness sees recent images beside them."""
-    trusted = sicl.SICL(variants=2).attach(small_net())
+@pytest.mark.parametrize(
+    ("method", "asked"), [(sicl.Tent(lr=1e-4), ["network", "anchor"]), (sicl.Source(), ["network"])]
+)
+def test_a_stream_sorted_by_class_is_normalised_in_company(method: Any, asked: list[str]) -> None:
+    """A network by batch statistics sees recent images beside; one by running statistics is asked by them alone."""
+    trusted = sicl.SICL(variants=2).attach(method.attach(small_net()))
     calibration: Any = trusted.calibration
-    order = small_net()(STREAM).argmax(dim=1).argsort()
-    for part in STREAM[order].split(24):
-        trusted(part)
+    labels = small_net()(STREAM).argmax(dim=1).sort()
+    for part, predicted in zip(STREAM[labels.indices].split(24), labels.values.split(24)):
+        found, begun = calibration._whom(part, predicted)
     assert calibration.company.state_dict()["mixed"] is False
-    _, begun = calibration._whom(STREAM[:24], torch.zeros(24, dtype=torch.long))
-    assert [len(b.beside) for b in begun.values()] == [SIZE]
+    assert list(found) == asked
+    assert {len(b.beside) for b in begun.values()} == ({SIZE} if "anchor" in asked else set())

@@ -1,4 +1,4 @@
-"""The collapse guard: silent while adaptation is healthy, the attached network's confidence when it is not."""
+"""The collapse guard: silent while adaptation is healthy; when it is not, the network loses its say."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def test_an_unadapted_network_is_never_compared_with_itself() -> None:
     """Without adaptation nothing moved, so the guard makes no pass and changes nothing."""
     guarded = sicl.SICL().attach(_network())(_images(0))
     plain = sicl.SICL(relaxation="none").attach(_network())(_images(0))
-    assert "anchor" not in guarded.signals
+    assert float(guarded.signals["collapse"]) == 0.0
     assert torch.equal(guarded.confidence, plain.confidence)
 
 
-def test_a_network_driven_to_one_class_gets_the_attached_networks_confidence() -> None:
-    """After the classifier's input is forced to be constant, confidence is what the attached network gives."""
+def test_a_collapsed_networks_say_goes_to_the_anchor() -> None:
+    """Once the classifier's input is forced to be constant the anchor speaks, and is less sure than the softmax."""
     adapted = sicl.Tent().attach(_network())
     trusted = sicl.SICL().attach(adapted)
     trusted(_images(1))
@@ -68,7 +68,12 @@ def test_a_network_driven_to_one_class_gets_the_attached_networks_confidence() -
         out = trusted(_images(seed))
     assert len(out.labels.unique()) == 1
     assert float(out.signals["collapse"]) == 1.0
-    assert torch.allclose(out.confidence, out.signals["anchor"])
+    assert float(out.signals["say_network"]) == 0.0
+    assert float(out.signals["say_anchor"]) == 1.0
+    # The colours are a question of style: what the anchor says of them weighs by its own agreement.
+    said = torch.stack([out.signals[f"anchor_{name}"] for name in ("softmax", "mirror", "crop", "style")])
+    assert bool((out.confidence <= said.amax(dim=0) + 1e-6).all())
+    assert bool((out.confidence >= said.amin(dim=0) - 1e-6).all())
     assert float(out.confidence.mean()) < float(out.signals["softmax"].mean())
 
 
