@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -187,6 +189,24 @@ def test_confidence_by_graphs_is_that_without_them(
     assert calibration.poll.captures.problem == ""
     assert sent_by_graphs == sent
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_a_copy_captures_graphs_of_its_own(copied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs are no part of a live model; a copy goes on as the original does, and gives back its own memory."""
+    stand_in.use(monkeypatch)
+    trusted = sicl.SICL(engine="graph", precision="float32").attach(sicl.Tent().attach(small_net()))
+    for seed in range(3):
+        trusted(images(16, seed=seed))
+    other = copied(trusted)
+    assert other.calibration.poll.captures.captured == 0
+    for seed in range(3, 6):
+        found, expected = other(images(16, seed=seed)), trusted(images(16, seed=seed))
+        torch.testing.assert_close(found.confidence, expected.confidence, atol=1e-5, rtol=0)
+    assert other.calibration.poll.captures.captured == 1
+    other.calibration.graphs.forget()
+    counts = [live.calibration.poll.captures.captured for live in (other, trusted)]  # type: ignore[attr-defined]
+    assert counts == [0, 1]
 
 
 def test_a_whole_poll_is_captured_once_it_is_steady(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,8 +68,12 @@ class Graphs:
     ) -> Captures:
         """Return what captures functions of one kind, see `Captures`."""
         made = Captures(self, what, reads, most=most, generator=generator)
-        self._all.add(made)
+        self.add(made)
         return made
+
+    def add(self, captures: Captures) -> None:
+        """Let what captures give back its memory with the others."""
+        self._all.add(captures)
 
     def forget(self) -> None:
         """Give back the memory of all graphs; they are captured anew when they are needed."""
@@ -117,6 +121,13 @@ class Captures:
         self._addresses: list[int] = []
         self._moves = self._failures = 0
         self.problem = ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": {}, "_pool": None, "_addresses": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._graphs.add(self)
 
     @property
     def captured(self) -> int:
