@@ -15,11 +15,11 @@ from sicl.calibrate._passes import device_of, predicted_logits
 from sicl.calibrate.sicl.anchor import Anchor
 from sicl.calibrate.sicl.budget import ROUNDS, settle
 from sicl.calibrate.sicl.collapse import Guard
-from sicl.calibrate.sicl.options import Name, Options
+from sicl.calibrate.sicl.options import Name, SiclOptions
 from sicl.calibrate.sicl.questions import questions_of
 from sicl.calibrate.sicl.statistics import Replacement, fit_of, share_of
 from sicl.calibrate.sicl.temper import Temper
-from sicl.calibrate.sicl.variants import SMALL_BATCH, Draws
+from sicl.calibrate.sicl.variants import SMALL_BATCH, VariantDraws
 from sicl.calibrate.sicl.votes import Ask, Poll, paired, standard_error
 from sicl.engine.engine import Engine
 from sicl.engine.graphs import Graphs
@@ -41,11 +41,11 @@ class SiclCalibration(Calibration):
         adapter: whose network is asked.
     """
 
-    def __init__(self, spec: Options, adapter: Adapter) -> None:
+    def __init__(self, spec: SiclOptions, adapter: Adapter) -> None:
         self.spec = spec
         self.anchor = Anchor(adapter.network)
         self.generator = torch.Generator(device_of(adapter.network))
-        self.draws = Draws(spec, self.generator)
+        self.draws = VariantDraws(spec, self.generator)
         self.graphs = Graphs()
         own = statistics_for(spec.norm)
         self.questions = questions_of(spec, self.anchor, self.draws, self.graphs, own)

@@ -16,7 +16,7 @@ NAMES: tuple[Name, ...] = ("style", "content", "mirror")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Spec):
+class SiclOptions(Spec):
     """The fields of `SICL`, where each is explained, and what follows from them."""
 
     members: tuple[Name, ...] = ("style", "content", "mirror")

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from sicl import perturb
 from sicl.calibrate.sicl.anchor import Anchor
-from sicl.calibrate.sicl.options import Name, Options
-from sicl.calibrate.sicl.variants import Draws
+from sicl.calibrate.sicl.options import Name, SiclOptions
+from sicl.calibrate.sicl.variants import VariantDraws
 from sicl.engine.engine import Engine
 from sicl.engine.graphs import Graphs
 from sicl.engine.norms import Statistics, batch_norms, statistics_of
@@ -34,7 +34,7 @@ class Question(ABC):
     drawn: ClassVar[bool] = True
     """Whether its variants are drawn: as many as are asked for, and others every time."""
 
-    def __init__(self, engine: Engine, draws: Draws) -> None:
+    def __init__(self, engine: Engine, draws: VariantDraws) -> None:
         self.engine, self.draws = engine, draws
 
     @abstractmethod
@@ -91,7 +91,11 @@ class Mirror(Question):
 
 
 def questions_of(
-    options: Options, anchor: Anchor, draws: Draws, graphs: Graphs, statistics: Statistics | None = None
+    options: SiclOptions,
+    anchor: Anchor,
+    draws: VariantDraws,
+    graphs: Graphs,
+    statistics: Statistics | None = None,
 ) -> dict[Name, Question]:
     """Return all questions, by name; those about one network and cut share an engine.
 

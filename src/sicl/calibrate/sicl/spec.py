@@ -8,12 +8,12 @@ from typing import Any
 from sicl.adapt import Adapter
 from sicl.calibrate._base import Calibration, Calibrator
 from sicl.calibrate.sicl.calibration import SiclCalibration
-from sicl.calibrate.sicl.options import Options
+from sicl.calibrate.sicl.options import SiclOptions
 from sicl.types import SourceData
 
 
 @dataclass(frozen=True, kw_only=True)
-class SICL(Options, Calibrator):
+class SICL(SiclOptions, Calibrator):
     """Trust a prediction as far as it survives a change of style (Nam, Kim et al., WACV 2026).
 
     The default asks three questions of each prediction: does it survive another style (channel statistics of
