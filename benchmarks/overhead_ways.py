@@ -19,7 +19,8 @@ VARIANTS = 20
 FORTY: dict[str, Any] = {
     "members": ("style",),
     "relaxation": "printed",
-    "content_by": "adapted",
+    "witnesses": ("network",),
+    "say": "equal",
     "temper": False,
     "style": "gaussian",
     "layer": "auto",

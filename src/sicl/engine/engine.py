@@ -104,14 +104,19 @@ class Engine:
         return begun
 
     @torch.no_grad()
-    def view(self, images: Tensor) -> Variants:
-        """Return another view of a batch (a mirrored one, say) as one variant of it."""
-        images = _channels_last(images)
+    def view(self, images: Tensor, beside: Tensor | None = None) -> Variants:
+        """Return another view of a batch (a mirrored one, say) as one variant of it.
+
+        Args:
+            images: the view.
+            beside: other images that share its statistics up to the cut.
+        """
+        n, images = len(images), _channels_last(images if beside is None else torch.cat([images, beside]))
         if self.split.plan == "whole":
-            return GivenVariants(images.unsqueeze(0), images)
+            return GivenVariants(images[:n].unsqueeze(0), images[:n])
         if self._passes is None:
-            return GivenVariants(self.split.features(images).unsqueeze(0))
-        return GivenVariants(self._passes.cast(self._passes.features(images)).unsqueeze(0))
+            return GivenVariants(self.split.features(images)[:n].unsqueeze(0))
+        return GivenVariants(self._passes.cast(self._passes.features(images)[:n]).unsqueeze(0))
 
     @torch.no_grad()
     def votes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -78,6 +78,7 @@ class Begun:
         recorded: what the network's batch norms normalised with, where variants keep that.
         moments: the same for an engine's twin: all means and variances in a row (2 x T).
         logits: of the whole pass, if it was made.
+        beside: other images that shared its statistics.
     """
 
     images: Tensor
@@ -86,9 +87,22 @@ class Begun:
     recorded: Recorded = field(default_factory=dict)
     moments: Tensor | None = None
     logits: Tensor | None = None
+    beside: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def first(self, n: int) -> Begun:
+        """Return the first `n` rows, normalised as they were: with the others beside them."""
+        logits = None if self.logits is None else self.logits[:n]
+        return replace(
+            self,
+            images=self.images[:n],
+            features=self.features[:n],
+            base=self.base[:n],
+            logits=logits,
+            beside=self.images[n:],
+        )
 
 
 class Split:

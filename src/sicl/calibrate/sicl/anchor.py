@@ -31,6 +31,8 @@ class Anchor:
         for name in kept:
             parameter = self.network.get_parameter(name)
             parameter.requires_grad_(False).grad = None
+        self.adapts = any(parameter.requires_grad for parameter in live.parameters())
+        """Whether the live network has parameters that may move."""
         self._versions = [(parameter, parameter._version) for parameter in kept.values()]
         self._has_moved = False
         self._pairs = list(zip(batch_norms(live), batch_norms(self.network)))

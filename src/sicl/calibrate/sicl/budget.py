@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sicl.calibrate.sicl.options import Name
+from sicl.calibrate.sicl.questions import Question
 from sicl.calibrate.sicl.votes import paired, standard_error
 from sicl.engine.variants import Votes, joined
 
@@ -17,18 +17,18 @@ ROUNDS = (4, 4, 12)
 SETTLED = 0.115
 """A batch has settled when the root mean square of its votes' standard errors is no larger than this."""
 
-More = Callable[[Mapping[Name, int]], Mapping[Name, Votes]]
-"""Asks questions so many more times, by name."""
+More = Callable[[Mapping[Question, int]], Mapping[Question, Votes]]
+"""Asks questions so many more times."""
 
 
 def settle(
-    first: Mapping[Name, Votes],
+    first: Mapping[Question, Votes],
     more: More,
     kind: Literal["hard", "soft"],
     *,
     rounds: tuple[int, ...] = ROUNDS[1:],
     settled: float = SETTLED,
-) -> dict[Name, Votes]:
+) -> dict[Question, Votes]:
     """Take votes round by round, on several questions, until the batch has settled; return them in pairs.
 
     The batch stops as a whole. Stopping sample by sample was measured and is worse: whoever stops early does

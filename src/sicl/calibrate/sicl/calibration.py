@@ -1,9 +1,11 @@
-"""SICL live, batch by batch: poll, weigh, temper, guard."""
+"""SICL live, batch by batch: poll the witnesses, weigh their answers, guard against collapse."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,26 +13,31 @@ from torch import Tensor
 
 from sicl.adapt import Adapter, Moment
 from sicl.calibrate._base import Calibration
+from sicl.calibrate._memory import Recent
 from sicl.calibrate._passes import device_of, predicted_logits
 from sicl.calibrate.sicl.anchor import Anchor
 from sicl.calibrate.sicl.budget import ROUNDS, settle
 from sicl.calibrate.sicl.collapse import Guard
-from sicl.calibrate.sicl.options import Name, SiclOptions
-from sicl.calibrate.sicl.questions import questions_of
-from sicl.calibrate.sicl.statistics import Replacement, fit_of, share_of
+from sicl.calibrate.sicl.company import Company
+from sicl.calibrate.sicl.fitted import Fitted, fit_on_source, log_odds
+from sicl.calibrate.sicl.options import Name, Options, Who
+from sicl.calibrate.sicl.questions import N_CROPS, Question
+from sicl.calibrate.sicl.say import WINDOW, Say
 from sicl.calibrate.sicl.temper import Temper
-from sicl.calibrate.sicl.variants import SMALL_BATCH, VariantDraws
+from sicl.calibrate.sicl.variants import SMALL_BATCH, Draws
 from sicl.calibrate.sicl.votes import Ask, Poll, paired, standard_error
+from sicl.calibrate.sicl.witnesses import witnesses_of
 from sicl.engine.engine import Engine
 from sicl.engine.graphs import Graphs
-from sicl.engine.norms import batch_norms, statistics_for
 from sicl.engine.split import Begun
-from sicl.engine.variants import Votes, count, predicted_probability
+from sicl.engine.variants import Votes, predicted_probability
+from sicl.types import SourceData
 
 Signals = dict[str, Tensor]
-Answers = dict[Name, Votes]
-Clean = Mapping[Engine, Begun]
-"""The batch as engines have begun it."""
+Answers = dict[Who, Tensor]
+"""By witness: a row for each answer to a question, a column for each sample."""
+Asked = dict[Who, dict[Name, Question]]
+"""Whom to ask what."""
 
 
 class SiclCalibration(Calibration):
@@ -39,161 +46,206 @@ class SiclCalibration(Calibration):
     Args:
         spec: the configuration.
         adapter: whose network is asked.
+        source: labelled source data to fit the map to correctness on.
     """
 
-    def __init__(self, spec: SiclOptions, adapter: Adapter) -> None:
+    def __init__(self, spec: Options, adapter: Adapter, source: SourceData | None = None) -> None:
         self.spec = spec
         self.anchor = Anchor(adapter.network)
         self.generator = torch.Generator(device_of(adapter.network))
-        self.draws = VariantDraws(spec, self.generator)
+        self.draws = Draws(spec, self.generator)
         self.graphs = Graphs()
-        own = statistics_for(spec.norm)
-        self.questions = questions_of(spec, self.anchor, self.draws, self.graphs, own)
-        # The same, asked by the batch's statistics: for running ones that no longer fit the stream.
-        self.renewed = questions_of(spec, self.anchor, self.draws, self.graphs, "batch")
-        self.poll = Poll((self.anchor.live, self.anchor.network), self.graphs, self.generator)
+        self.witnesses = witnesses_of(spec, self.anchor, self.draws, self.graphs)
+        self.poll = Poll([w.network for w in self.witnesses], self.graphs, self.generator)
         self.temper = Temper(self.generator.device, spec.seed)
         self.guard = Guard(self.anchor)
-        self.replacement = Replacement(
-            batch_norms(adapter.network), spec.seed, wanted=spec.replaces_statistics
-        )
+        self.company = Company(spec.seed)
+        self.say = Say()
+        self.level = Recent(WINDOW)
+        self.fitted: Fitted | None = None
         self.reset()
+        if source is not None:
+            # Graphs cost more to capture than eighteen batches give back.
+            trial = replace(spec, fitted=False, engine="twin" if spec.engine == "auto" else spec.engine)
+            self.fitted = fit_on_source(adapter, source, lambda a: SiclCalibration(trial, a), spec.seed)
 
     @property
     def engine(self) -> Engine:
-        """What computes style variants."""
-        return self.questions["style"].engine
+        """What computes the variants of the network that predicts."""
+        return next(iter(self.witnesses[0].questions.values())).engine
 
     def confidence(self, moment: Moment) -> tuple[Tensor, Signals]:
-        """Return the mean vote on each prediction, tempered and guarded, and the signals behind it."""
+        """Return the weighed answers about each prediction, and the signals behind them."""
         device = moment.images.device
         # Streams, graphs and kernels belong to the current device.
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            labels = moment.logits.argmax(dim=1)
-            self.anchor.follow()
-            temperature = self.temperature(moment, labels)
-            votes, signals, begun = self.ask(moment.images, labels, temperature)
-            signals["softmax"] = predicted_probability(moment.logits, labels)
-            confidence, error = self.weigh(votes, signals)
-            if self.spec.temper:
-                signals["temperature"] = self.temper.temperature
-                confidence, error = self.temper.join(confidence, error, moment.logits, labels)
-            if self.spec.relaxation == "guard":
-                level, anchored = self.guard.observe(labels, lambda: self._anchored(moment.images, begun))
-                signals["collapse"] = level
-                if anchored is not None:
-                    signals["anchor"] = anchored
-                    confidence, error = (1 - level) * confidence + level * anchored, (1 - level) * error
-            return confidence, {**signals, "error": error}
+            confidence, answers, signals = self._ask(moment)
+            if self.fitted is not None and len(answers) == len(self.witnesses):
+                confidence = self.fitted(self._features(confidence, answers))
+            if self.spec.relaxation == "printed":
+                kept = 1 - signals["content_invariance"]
+                confidence, signals["error"] = confidence * kept, signals["error"] * kept
+            return confidence, signals
 
-    def temperature(self, moment: Moment, labels: Tensor) -> Tensor:
-        """Look at mixed images, if it is time; return the temperature of the votes."""
-        if not self.spec.temper:
-            return torch.ones((), device=labels.device)
-        engine = self.engine
+    def features(self, moment: Moment) -> Tensor:
+        """Return what the map to correctness is fitted on (N x D)."""
+        confidence, answers, _ = self._ask(moment)
+        return self._features(confidence, answers)
 
-        def logits(images: Tensor) -> Tensor:
-            # An engine that keeps the clean batch's statistics does not normalise as the network does.
-            if engine.split.statistics == "frozen" and engine.split.batch_dependent():
-                return predicted_logits(moment.network, images)
-            return engine.logits(engine.begin(images))
+    def _ask(self, moment: Moment) -> tuple[Tensor, Answers, Signals]:
+        """Poll the witnesses and weigh their answers."""
+        labels = moment.logits.argmax(dim=1)
+        self.anchor.follow()
+        if self._tempers:
+            self.temper.observe(moment.images, labels, partial(predicted_logits, moment.network))
+        asked, begun = self._whom(moment.images, labels)
+        votes, begun = self._poll(asked, begun, moment.images, labels)
+        answers, errors, signals = self._answers(asked, votes, moment.logits, labels)
+        collapse = self._collapse(asked, moment.images, labels, begun)
+        confidence, error = self._weigh(answers, errors, collapse, signals)
+        return confidence, answers, {**signals, "collapse": collapse, "error": error}
 
-        self.temper.observe(moment.images, labels, logits)
-        return self.temper.votes_at()
+    @property
+    def _tempers(self) -> bool:
+        return self.spec.temper and "softmax" in self.spec.members
 
-    def ask(self, images: Tensor, labels: Tensor, temperature: Tensor) -> tuple[Answers, Signals, Clean]:
-        """Ask all questions, by the statistics that fit the stream; as often as the batch needs, if that is asked."""
-        answered, signals, share, begun = self._fit(images, labels, temperature)
-        asks = self.asks({name: n for name, n in self.counts().items() if name not in answered}, share)
-        adaptive = self.spec.variants == "adaptive"
-        wanted = {ask.question.engine: None for ask in asks} if adaptive else {}
-        if self.spec.relaxation == "guard":
-            wanted[self.questions["content"].engine] = None
-        # What depends on values, or on batches before, cannot be replayed.
-        steady = len(labels) >= SMALL_BATCH and not self.replacement.possible
+    def _features(self, confidence: Tensor, answers: Answers) -> Tensor:
+        """Log-odds of the confidence and of every answer, and their means over the recent stream."""
+        rows = log_odds(torch.cat([confidence.unsqueeze(0), *answers.values()]).T)
+        self.level.add(rows)
+        means = self.level.values().mean(dim=0)
+        return torch.cat([rows, means.expand_as(rows)], dim=1)
+
+    def _whom(self, images: Tensor, labels: Tensor) -> tuple[Asked, dict[Engine, Begun]]:
+        """Whom to ask what, and the batch as those have begun it that need company for it."""
+        dependent = any(witness.in_company is not None for witness in self.witnesses)
+        company = self.company.beside(images, labels) if dependent else None
+        begun: dict[Engine, Begun] = {}
+        asked: Asked = {}
+        for witness in self.witnesses:
+            if witness.in_company is not None and company is not None:
+                begun |= witness.begin_in_company(images, company)
+                asked[witness.name] = witness.in_company
+            # A few images say nothing by their own statistics, if the network uses others.
+            elif witness.name != "batch" or len(images) >= SMALL_BATCH:
+                asked[witness.name] = witness.questions
+        return asked, begun
+
+    def _poll(
+        self, asked: Asked, begun: dict[Engine, Begun], images: Tensor, labels: Tensor
+    ) -> tuple[dict[Question, Votes], dict[Engine, Begun]]:
+        """Put all questions to all witnesses; as often as the batch needs, if that is asked."""
+        counts = self._counts(len(asked))
+        asks = [Ask(q, counts[name]) for questions in asked.values() for name, q in questions.items()]
+        adaptive, one = self.spec.variants == "adaptive", torch.ones((), device=labels.device)
+        wanted = [ask.question for ask in asks] if adaptive else list(asked.get("anchor", {}).values())
         polled = self.poll(
             asks,
             images,
             labels,
-            temperature,
+            one,
             begun=begun,
-            keep=tuple(wanted),
-            steady=steady and self.spec.style != "mixstyle",
+            keep=tuple(dict.fromkeys(question.engine for question in wanted)),
+            # What depends on values, or on batches before, cannot be replayed.
+            steady=self.spec.style != "mixstyle" and len(labels) >= SMALL_BATCH,
         )
-        votes = answered | polled.by_name()
+        votes = polled.by_question()
         if adaptive:
-            drawn = {name: seen for name, seen in votes.items() if self.questions[name].drawn}
+            drawn = {question: seen for question, seen in votes.items() if question.drawn}
 
-            def more(counts: Mapping[Name, int]) -> Answers:
-                return self.poll.again(self.asks(counts, share), polled, labels, temperature).by_name()
+            def more(counts: Mapping[Question, int]) -> dict[Question, Votes]:
+                again = [Ask(question, n) for question, n in counts.items()]
+                return self.poll.again(again, polled, labels, one).by_question()
 
             votes |= settle(drawn, more, self.spec.votes)
-        style = next((seen for question, seen in polled.known.items() if question.name == "style"), None)
+        style = next((seen for q, seen in polled.known.items() if q.name == "style"), None)
         if style is not None:
             self.draws.styles.add(style)
-        return votes, signals, polled.begun
+        return votes, polled.begun
 
-    def _fit(
-        self, images: Tensor, labels: Tensor, temperature: Tensor
-    ) -> tuple[Answers, Signals, float, Clean]:
-        """Ask the mirror whether running statistics fit; return its votes, the share of the batch's own, the batch."""
-        if not self.replacement.observe(labels):
-            return {}, {}, 0.0, {}
-        mirror = self.renewed["mirror"]
-        clean = mirror.engine.begin(images)
-        mirrored = mirror.engine.logits(clean, mirror.draw(clean, mirror.look(clean), 1, 1.0))
-        fit = fit_of(mirrored[0], mirror.engine.logits(clean), labels)
-        votes: Answers = {"mirror": count(mirrored, labels, temperature)}
-        return votes, {"fit": fit}, share_of(fit), {mirror.engine: clean}
-
-    def counts(self) -> dict[Name, int]:
-        """How many variants each question begins with."""
-        style, content = self.spec.variants, self.spec.content_variants
-        if style == "adaptive":
+    def _counts(self, witnesses: int) -> dict[Name, int]:
+        """How many variants each question begins with, for each witness."""
+        content = self.spec.content_variants
+        if self.spec.variants == "adaptive":
             style = content = ROUNDS[0]
-        counts: dict[Name, int] = {"style": style, "content": content, "mirror": 1}
-        return {name: counts[name] for name in self.spec.asked}
+        else:
+            style = self.spec.variants
+            style = max(1, style // witnesses) if self.spec.say == "learnt" else style
+        return {"softmax": 1, "mirror": 1, "crop": N_CROPS, "style": style, "content": content}
 
-    def asks(self, counts: Mapping[Name, int], share: float) -> list[Ask]:
-        """What to ask so many times, a share of it by the batch's statistics."""
-        others = {name: round(share * n) for name, n in counts.items()}
-        asks = [Ask(self.questions[name], n - others[name]) for name, n in counts.items()]
-        asks += [Ask(self.renewed[name], n) for name, n in others.items()]
-        return [ask for ask in asks if ask.n > 0]
+    def _answers(
+        self, asked: Asked, votes: dict[Question, Votes], logits: Tensor, labels: Tensor
+    ) -> tuple[Answers, Answers, Signals]:
+        """Each witness's answers and their standard errors; each question's mean is a signal."""
+        signals = {"softmax": predicted_probability(logits, labels)}
+        own = signals["softmax"]
+        if self._tempers:
+            own, signals["temperature"] = self.temper.confidence(logits, labels), self.temper.temperature
+        answers, errors = {}, {}
+        for witness, questions in asked.items():
+            known = witness == "network" and "softmax" in self.spec.members
+            rows, doubts = ([own], [torch.zeros_like(own)]) if known else ([], [])
+            for name, question in questions.items():
+                seen = votes[question].of(self.spec.votes)
+                mean = seen.mean(dim=0)
+                signals[f"{name}_invariance" if witness == "network" else f"{witness}_{name}"] = mean
+                if name not in self.spec.members:
+                    continue
+                if question.drawn:
+                    rows.append(mean)
+                    doubts.append(standard_error(self._observed(votes[question]), self.spec.votes))
+                else:
+                    rows.extend(seen)
+                    doubts.extend(torch.zeros_like(seen))
+            answers[witness], errors[witness] = torch.stack(rows), torch.stack(doubts)
+        return answers, errors, signals
 
-    def weigh(self, votes: Answers, signals: Signals) -> tuple[Tensor, Tensor]:
-        """Return the mean vote of the members and its standard error; each question's mean becomes a signal."""
-        kind = self.spec.votes
-        means = {name: seen.mean(kind) for name, seen in votes.items()}
-        signals |= {f"{name}_invariance": mean for name, mean in means.items()}
-        errors = {name: standard_error(self._observed(seen), kind) for name, seen in votes.items()}
-        members = self.spec.members
-        confidence = torch.stack([means[name] for name in members]).mean(dim=0)
-        error = torch.stack([errors[name] for name in members]).square().sum(dim=0).sqrt() / len(members)
-        if self.spec.relaxation == "printed":
-            rest = 1 - means["content"]
-            return confidence * rest, torch.hypot(error * rest, confidence * errors["content"])
-        return confidence, error
+    def _weigh(
+        self, answers: Answers, errors: Answers, collapse: Tensor, signals: Signals
+    ) -> tuple[Tensor, Tensor]:
+        """Return the mean of all answers, by how much say each has, and its standard error."""
+        if self.spec.say == "equal":
+            rows, doubts = torch.cat(list(answers.values())), torch.cat(list(errors.values()))
+            return rows.mean(dim=0), doubts.square().sum(dim=0).sqrt() / len(rows)
+        self.say.observe(answers)
+        shares, says = zip(*map(self.say.weights, answers))
+        say = torch.stack(says)
+        if "anchor" in answers:
+            lost = torch.stack([collapse if name == "network" else 0 * collapse for name in answers])
+            say = say * (1 - lost)
+        say = say / say.sum()
+        signals |= {f"say_{name}": weight for name, weight in zip(answers, say)}
+        confidence, variance = 0.0 * signals["softmax"], 0.0 * signals["softmax"]
+        for name, share, weight in zip(answers, shares, say):
+            confidence = confidence + weight * (share @ answers[name])
+            variance = variance + (weight * share).square() @ errors[name].square()
+        return confidence, variance.sqrt()
+
+    def _collapse(self, asked: Asked, images: Tensor, labels: Tensor, begun: dict[Engine, Begun]) -> Tensor:
+        """How far the network has collapsed beside the anchor."""
+        if self.spec.relaxation != "guard":
+            return labels.new_zeros((), dtype=torch.float32)
+
+        def anchored() -> Tensor:
+            # An engine that has the batch begun has most of the way behind it.
+            engines = [question.engine for question in asked.get("anchor", {}).values()]
+            engine = next((engine for engine in engines if engine in begun), None)
+            return self.anchor.logits(images) if engine is None else engine.logits(begun[engine])
+
+        return self.guard.observe(labels, anchored)
 
     def _observed(self, votes: Votes) -> Votes:
         """Votes that count as independent: an adaptive budget gives pairs already."""
         independent = self.spec.variants == "adaptive" or self.spec.noise == "independent"
         return votes if independent else paired(votes)
 
-    def _anchored(self, images: Tensor, begun: Clean) -> Tensor:
-        """The anchor's logits; an engine that has the batch begun has most of the way behind it."""
-        engine = self.questions["content"].engine
-        if engine in begun and engine.split.network is self.anchor.network:
-            return engine.logits(begun[engine])
-        return self.anchor.logits(images)
-
     def reset(self) -> None:
         """Forget the recent batches and start the noise anew."""
         self.generator.manual_seed(self.spec.seed)
+        for part in (self.company, self.guard, self.temper, self.say):
+            part.reset()
         self.draws.styles.clear()
-        self.replacement.reset()
-        self.guard.reset()
-        self.temper.reset()
+        self.level.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the noise's state and the recent batches."""
@@ -202,7 +254,10 @@ class SiclCalibration(Calibration):
             "styles": self.draws.styles.state_dict(),
             "guard": self.guard.state_dict(),
             "temper": self.temper.state_dict(),
-            "replacement": self.replacement.state_dict(),
+            "company": self.company.state_dict(),
+            "say": self.say.state_dict(),
+            "level": self.level.state_dict(),
+            "fitted": None if self.fitted is None else self.fitted.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -211,4 +266,7 @@ class SiclCalibration(Calibration):
         self.draws.styles.load_state_dict(state["styles"])
         self.guard.load_state_dict(state["guard"])
         self.temper.load_state_dict(state["temper"])
-        self.replacement.load_state_dict(state["replacement"])
+        self.company.load_state_dict(state["company"])
+        self.say.load_state_dict(state["say"])
+        self.level.load_state_dict(state["level"])
+        self.fitted = None if state["fitted"] is None else Fitted(**state["fitted"])

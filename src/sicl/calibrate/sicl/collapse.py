@@ -10,7 +10,6 @@ from torch import Tensor
 
 from sicl.calibrate._memory import Recent
 from sicl.calibrate.sicl.anchor import Anchor
-from sicl.engine.variants import predicted_probability
 
 EVERY = 4
 """While all is well the guard looks at every fourth batch only: collapse takes many updates."""
@@ -41,8 +40,8 @@ class Guard:
         self._anchored.clear()
         self._batches, self._level = 0, 0.0
 
-    def observe(self, labels: Tensor, ask: Callable[[], Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Return how far adaptation has collapsed, from 0 to 1, and the anchor's confidence if it was asked.
+    def observe(self, labels: Tensor, ask: Callable[[], Tensor]) -> Tensor:
+        """Return how far adaptation has collapsed, from 0 to 1.
 
         Args:
             labels: the predicted classes of a batch.
@@ -50,14 +49,12 @@ class Guard:
         """
         due = self._batches % EVERY == 0 or self._level > 0
         self._batches += 1
-        if not due or not self.anchor.moved:
-            return labels.new_full((), self._level, dtype=torch.float32), None
-        logits = ask()
-        self._adapted.add(labels)
-        self._anchored.add(logits.argmax(dim=1))
-        level = collapse(self._adapted.values(), self._anchored.values(), logits.shape[1])
-        self._level = float(level)
-        return level, predicted_probability(logits, labels)
+        if due and self.anchor.moved:
+            logits = ask()
+            self._adapted.add(labels)
+            self._anchored.add(logits.argmax(dim=1))
+            self._level = float(collapse(self._adapted.values(), self._anchored.values(), logits.shape[1]))
+        return labels.new_full((), self._level, dtype=torch.float32)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the recent predictions and the level of collapse."""

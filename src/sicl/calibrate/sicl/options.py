@@ -10,16 +10,22 @@ from sicl.engine.engine import EngineOptions
 from sicl.errors import OptionError, require_positive
 from sicl.spec import Spec
 
-Name = Literal["style", "content", "mirror"]
-NAMES: tuple[Name, ...] = ("style", "content", "mirror")
+Name = Literal["softmax", "mirror", "crop", "style", "content"]
+NAMES: tuple[Name, ...] = ("softmax", "mirror", "crop", "style", "content")
 """What can be asked of a prediction."""
+Who = Literal["network", "anchor", "batch"]
+WITNESSES: tuple[Who, ...] = ("network", "anchor", "batch")
+"""Who can be asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SiclOptions(Spec):
+class Options(Spec):
     """The fields of `SICL`, where each is explained, and what follows from them."""
 
-    members: tuple[Name, ...] = ("style", "content", "mirror")
+    members: tuple[Name, ...] = ("softmax", "mirror", "crop", "style")
+    witnesses: tuple[Who, ...] = WITNESSES
+    say: Literal["learnt", "equal"] = "learnt"
+    fitted: bool = False
     variants: int | Literal["adaptive"] = 8
     content_variants: int = 8
     votes: Literal["hard", "soft"] = "soft"
@@ -28,14 +34,12 @@ class SiclOptions(Spec):
     components: perturb.Components = "both"
     style_scale: float = 1.0
     content_scale: float = 1.0
-    content_by: Literal["attached", "adapted"] = "attached"
     noise: Literal["antithetic", "independent"] = "antithetic"
     relaxation: Literal["printed", "none", "guard"] = "guard"
     temper: bool = True
     layer: str = "stem"
     content_layer: str = "auto"
     norm: Literal["frozen", "batch"] = "batch"
-    statistics: Literal["auto", "network"] = "auto"
     mixstyle_alpha: float = 0.1
     engine: Literal["auto", "plain", "twin", "traced", "fused", "graph"] = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -53,6 +57,8 @@ class SiclOptions(Spec):
         self.engine_options()
         if not self.members:
             raise OptionError(f"`members` must name at least one of {', '.join(NAMES)}, got none.")
+        if "network" not in self.witnesses:
+            raise OptionError(f'`witnesses` must name the "network", got {self.witnesses}.')
         if self.needs_content and self.content_variants < 1:
             raise OptionError(
                 f"`content_variants` must be > 0 where content is perturbed, got {self.content_variants}; leave "
@@ -68,11 +74,6 @@ class SiclOptions(Spec):
     def asked(self) -> tuple[Name, ...]:
         """The questions that are asked, in their order."""
         return tuple(n for n in NAMES if n in self.members or (n == "content" and self.needs_content))
-
-    @property
-    def replaces_statistics(self) -> bool:
-        """Whether the batch's statistics may stand in for running ones that do not fit: a mirror must tell."""
-        return self.statistics == "auto" and self.norm != "frozen" and "mirror" in self.members
 
     def engine_options(self) -> EngineOptions:
         """Return how the engine shall compute."""

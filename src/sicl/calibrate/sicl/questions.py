@@ -1,45 +1,46 @@
-"""What is asked of a prediction: does it survive another style, noise in the content, a mirror?"""
+"""What is asked of a prediction: does it survive a mirror, a crop, another style, noise in the content?"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 
 from sicl import perturb
-from sicl.calibrate.sicl.anchor import Anchor
-from sicl.calibrate.sicl.options import Name, SiclOptions
-from sicl.calibrate.sicl.variants import VariantDraws
+from sicl.calibrate.sicl.options import Name
+from sicl.calibrate.sicl.variants import Draws
 from sicl.engine.engine import Engine
-from sicl.engine.graphs import Graphs
-from sicl.engine.norms import Statistics, batch_norms, statistics_of
-from sicl.engine.split import Begun, Split
-from sicl.engine.variants import Variants
+from sicl.engine.split import Begun
+from sicl.engine.variants import GivenVariants, JoinedVariants, Variants
+from sicl.errors import InputError
 
 Strength = Tensor | float
 
+N_CROPS = 3
+CROP = 16
+"""A crop moves or leaves out one part in so many of the image's side."""
 
+
+@dataclass(frozen=True, eq=False)
 class Question(ABC):
-    """One question about predictions.
+    """One question about predictions. `engine` says of which network, at which cut and by whose statistics.
 
     Args:
-        engine: computes the votes: of which network, at which cut (`engine.split.point`) and by whose statistics
-            (`engine.split.statistics`).
-        draws: variants.
+        engine: computes the votes.
     """
 
     name: ClassVar[Name]
-    drawn: ClassVar[bool] = True
+    drawn: ClassVar[bool] = False
     """Whether its variants are drawn: as many as are asked for, and others every time."""
+    engine: Engine
 
-    def __init__(self, engine: Engine, draws: VariantDraws) -> None:
-        self.engine, self.draws = engine, draws
-
-    @abstractmethod
     def look(self, begun: Begun) -> Tensor:
         """Return what must be known of a clean batch to draw variants of it."""
+        return begun.base.new_empty(0)
 
     @abstractmethod
     def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
@@ -53,10 +54,43 @@ class Question(ABC):
         """
 
 
+@dataclass(frozen=True, eq=False)
+class Own(Question):
+    """What the witness says itself: the batch unchanged."""
+
+    name: ClassVar[Name] = "softmax"
+
+    def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
+        return GivenVariants(begun.base.unsqueeze(0))
+
+
+@dataclass(frozen=True, eq=False)
+class Mirror(Question):
+    """The mirrored images: one variant, the same every time."""
+
+    name: ClassVar[Name] = "mirror"
+
+    def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
+        return self.engine.view(begun.images.flip(-1), begun.beside)
+
+
+@dataclass(frozen=True, eq=False)
+class Crop(Question):
+    """The images moved up and to the left, moved down, and enlarged, each by a sixteenth of their side."""
+
+    name: ClassVar[Name] = "crop"
+
+    def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
+        return JoinedVariants(tuple(self.engine.view(crop, begun.beside) for crop in crops(begun.images)))
+
+
+@dataclass(frozen=True, eq=False)
 class Style(Question):
     """Channel statistics shaken; `look` gives them (N x 2 x C)."""
 
-    name = "style"
+    name: ClassVar[Name] = "style"
+    drawn: ClassVar[bool] = True
+    draws: Draws
 
     def look(self, begun: Begun) -> Tensor:
         return torch.stack(perturb.style_statistics(begun.features), dim=1)
@@ -65,10 +99,13 @@ class Style(Question):
         return self.draws.style(known, n, strength)
 
 
+@dataclass(frozen=True, eq=False)
 class Content(Question):
     """Noise on every value; `look` gives the channels' standard deviations (N x C)."""
 
-    name = "content"
+    name: ClassVar[Name] = "content"
+    drawn: ClassVar[bool] = True
+    draws: Draws
 
     def look(self, begun: Begun) -> Tensor:
         return perturb.style_statistics(begun.features)[1]
@@ -77,45 +114,20 @@ class Content(Question):
         return self.draws.content(begun.base, known, n, strength)
 
 
-class Mirror(Question):
-    """The mirrored images: one variant, the same every time."""
-
-    name = "mirror"
-    drawn = False
-
-    def look(self, begun: Begun) -> Tensor:
-        return begun.base.new_empty(0)
-
-    def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
-        return self.engine.view(begun.images.flip(-1))
-
-
-def questions_of(
-    options: SiclOptions,
-    anchor: Anchor,
-    draws: VariantDraws,
-    graphs: Graphs,
-    statistics: Statistics | None = None,
-) -> dict[Name, Question]:
-    """Return all questions, by name; those about one network and cut share an engine.
-
-    Args:
-        options: where to ask, and how to compute.
-        anchor: the networks.
-        draws: variants.
-        graphs: of the engines.
-        statistics: what batch norms normalise with, see `Split`.
-    """
-
-    def engine(network: nn.Module, layer: str) -> Engine:
-        return Engine(Split(network, layer, statistics=statistics), options.engine_options(), graphs)
-
-    style = content = mirror = engine(anchor.live, options.layer)
-    if options.needs_content:
-        kinds = {statistics_of(norm) for norm in batch_norms(anchor.live)}
-        # Running statistics belong to the parameters that have adapted with them: they fit no other network.
-        if options.content_by == "attached" and (statistics == "batch" or "running" not in kinds):
-            content = engine(anchor.network, options.content_layer)
-        elif (shallow := engine(anchor.live, options.content_layer)).split.point != style.split.point:
-            content = mirror = shallow
-    return {"style": Style(style, draws), "content": Content(content, draws), "mirror": Mirror(mirror, draws)}
+def crops(images: Tensor) -> list[Tensor]:
+    """Return three crops of N x C x H x W images, as large as they are: upper left, lower middle, centre enlarged."""
+    if images.ndim != 4 or min(images.shape[-2:]) < 4:
+        raise InputError(
+            f"crops need images N x C x H x W of at least 4 pixels, got shape {tuple(images.shape)}; leave "
+            '"crop" and "mirror" out of `members` for other input.'
+        )
+    height, width = images.shape[-2:]
+    down, right = max(1, height // CROP), max(1, width // CROP)
+    padded = F.pad(images, (right, right, down, down), mode="reflect")
+    moved = [
+        padded[..., :height, :width],
+        padded[..., 2 * down : 2 * down + height, right : right + width],
+    ]
+    centre = images[..., down:-down, right:-right]
+    larger = F.interpolate(centre, (height, width), mode="bicubic", align_corners=False)
+    return [*moved, larger.clamp(images.amin(), images.amax())]

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import nn
+
 from sicl.adapt import Adapter
-from sicl.calibrate._base import Calibration, Calibrator
+from sicl.calibrate._base import Calibrated, Calibration, Calibrator, require_source
 from sicl.calibrate.sicl.calibration import SiclCalibration
-from sicl.calibrate.sicl.options import SiclOptions
+from sicl.calibrate.sicl.options import Options
 from sicl.types import SourceData
 
 
 @dataclass(frozen=True, kw_only=True)
-class SICL(SiclOptions, Calibrator):
+class SICL(Options, Calibrator):
     """Trust a prediction as far as it survives a change of style (Nam, Kim et al., WACV 2026).
 
-    The default asks three questions of each prediction: does it survive another style (channel statistics of
-    shallow features shaken), a little noise in the content, and a mirror? Its confidence is the mean
-    probability that the answers give the predicted class. The noise is judged by the network as it was
-    attached, where the batch's statistics are used: one that adapts to its own predictions becomes too sure of
-    them. A guard compares the variety of both networks' predictions, and falls back on the attached one when
-    adaptation has collapsed. Where mixed images show that the softmax is not overconfident, it joins the
-    votes. No labels, no gradients, no source data. `SICL.paper()` is the printed formula.
+    Each prediction is put to questions of a natural size: does it survive a mirror, a small crop, the style of another
+    image (its channel statistics, in shallow features)? The softmax, tempered, is an answer like the others. They are
+    put to the network as it predicts, to the anchor (the network as it was attached, if it adapts), and to the network
+    by the batch's statistics (if it uses running ones). Where a witness's answers go up and down together from sample
+    to sample they carry information, so that is how much say it gets; a network that has collapsed onto few classes
+    loses its say to the anchor. No labels, no gradients, no source data; with labelled source data (`attach(...,
+    source=)`) a small map from the answers to correctness is fitted. `SICL.paper()` is the printed formula.
 
     Args:
-        members: the questions whose votes are averaged: "style" variants (the paper's), "content" variants, the
-            "mirror" image (leave it out where left and right matter).
-        variants: style variants a batch (the paper's N); "adaptive": 4 to 20, as many as a sample's confidence
-            needs to settle (content variants too).
+        members: the questions whose votes count: the "softmax" itself, the "mirror" image (leave it out where left
+            and right matter), three "crop"s of it, "style" variants (the paper's), noise in the "content".
+        witnesses: who is asked: the "network" as it predicts; the "anchor", which is the network as it was attached
+            (for one that adapts); the network normalised by the "batch" at hand (for one that uses running
+            statistics).
+        say: how votes are weighed: "learnt": by how far a witness's answers agree with each other on the recent
+            stream; "equal": all alike (printed).
+        fitted: map the answers to correctness by labelled source data, which `attach(..., source=)` must then bring
+            (and which it asks for by itself).
+        variants: style variants a batch (the paper's N), shared between the witnesses; "adaptive": 4 to 20 each, as
+            many as a sample's confidence needs to settle (content variants too).
         content_variants: content variants a batch, where they are needed.
         votes: "hard": share of variants with the same class (printed); "soft": their mean probability of it.
         style: "gaussian" noise on the statistics (printed), the style of another sample of the batch ("swap"),
@@ -37,21 +46,15 @@ class SICL(SiclOptions, Calibrator):
         components: perturb "both" statistics, only the "mean" or only the "std".
         style_scale: multiple of delta, for "gaussian".
         content_scale: multiple of the content noise.
-        content_by: who judges content variants: the network as it was "attached", or as it has "adapted"
-            (printed). Where running statistics are used it is always the adapted one: they fit no other.
         noise: "independent" variants (printed), or "antithetic" pairs of opposite signs: same distribution,
             less variance, so fewer variants give the same answer.
-        relaxation: "printed": times (1 - content invariance); "none"; "guard": toward the confidence of the
-            network as attached, as far as the adapted one has collapsed onto fewer classes than it.
-        temper: ask images mixed from the stream whether the softmax is overconfident at all; as far as it is
-            not, it joins the votes.
+        relaxation: "printed": times (1 - content invariance); "none"; "guard": the network loses its say to the
+            anchor, as far as it has collapsed onto fewer classes than that.
+        temper: take the softmax at the temperature that fits images mixed from the stream.
         layer: where to perturb style: "stem" (what enters the first stage), "auto" (what leaves it: the
             paper's place), a module name, or "NAME:input".
         content_layer: where to perturb content, likewise.
         norm: batch norms during variants: "frozen" at the clean batch's statistics, or each variant's "batch".
-        statistics: for a network that normalises with running statistics: "network": so do the votes; "auto":
-            the less the running ones fit the stream (the fewer mirrored predictions survive the change), the more
-            votes use the batch's own, unless the batches are small or sorted by class.
         mixstyle_alpha: of the Beta distribution that mixes styles.
         engine: how variants are computed; see `docs/engine.md`. "auto" finds the fastest that works.
         precision: of the variants' passes; "auto": bfloat16 where the device is faster in it.
@@ -72,15 +75,22 @@ class SICL(SiclOptions, Calibrator):
             "content_variants": 20,
             "votes": "hard",
             "style": "gaussian",
-            "content_by": "adapted",
+            "witnesses": ("network",),
+            "say": "equal",
             "relaxation": "printed",
             "temper": False,
-            "statistics": "network",
             "noise": "independent",
             "layer": "auto",
         }
         return cls(**{**printed, **changes})
 
+    def attach(self, target: nn.Module | Adapter, *, source: SourceData | None = None) -> Calibrated:
+        """Return a live, calibrated classifier; with source data its map to correctness is fitted on them first."""
+        spec = self if source is None else replace(self, fitted=True)
+        return Calibrator.attach(spec, target, source=source)
+
     def calibration(self, adapter: Adapter, *, source: SourceData | None = None) -> Calibration:
-        """Return the live calibration; source data is not used."""
-        return SiclCalibration(self, adapter)
+        """Return the live calibration; source data is used if `fitted` asks for it."""
+        if not self.fitted:
+            return SiclCalibration(self, adapter)
+        return SiclCalibration(self, adapter, require_source(source, calibrator="SICL(fitted=True)"))

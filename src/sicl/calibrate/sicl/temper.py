@@ -1,4 +1,4 @@
-"""Ask mixed images whether the softmax is overconfident at all; where it is not, doubt less."""
+"""Ask mixed images how overconfident the softmax is."""
 
 from __future__ import annotations
 
@@ -17,18 +17,14 @@ EVERY = 4
 """Mixed images are looked at every fourth batch, and more often at the start."""
 MEMORY = 0.9
 """What a look counts at the next one."""
-OVERCONFIDENT = 1.2
-"""The temperature from which on the votes alone are the confidence."""
 _LOG_TEMPERATURES = [-1.2 + 0.15 * i for i in range(17)]
 
 
 class Temper:
     """Knows the temperature at which the network's softmax fits images mixed from the stream.
 
-    Votes can only find reasons to doubt. That is right for an overconfident softmax (temperature well above
-    1); one that is not overconfident is itself a fair confidence. So below `OVERCONFIDENT` the softmax, at
-    that temperature, gradually joins the votes, up to one half at a temperature of 1; and below 1 the votes
-    are taken at that temperature too. Nothing here waits for the device.
+    The mixtures have labels: the class that the network gave the image with the larger share (as in PseudoCal). Nothing
+    here waits for the device.
 
     Args:
         device: of the network.
@@ -45,7 +41,7 @@ class Temper:
         self._pairs.reset()
         self._batches = 0
         self._loss, self._count = torch.zeros_like(self._grid), self._grid.new_zeros(())
-        self.temperature = self._grid.new_tensor(2 * OVERCONFIDENT)
+        self.temperature = self._grid.new_ones(())
 
     @torch.no_grad()
     def observe(self, images: Tensor, labels: Tensor, predict: Callable[[Tensor], Tensor]) -> None:
@@ -69,17 +65,11 @@ class Temper:
         self._loss = MEMORY * self._loss + loss @ different
         self._count = MEMORY * self._count + different.sum()
         enough = self._count >= FEWEST
-        self.temperature = torch.where(enough, lowest(self._grid, self._loss).exp(), 2 * OVERCONFIDENT)
+        self.temperature = torch.where(enough, lowest(self._grid, self._loss).exp(), 1.0)
 
-    def votes_at(self) -> Tensor:
-        """Return the temperature for the votes: 1, or less where the softmax is underconfident."""
-        return self.temperature.clamp_max(1.0)
-
-    def join(self, votes: Tensor, error: Tensor, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the votes, averaged with the softmax as far as that is not overconfident, and their error."""
-        softmax = predicted_probability(logits.float() / self.temperature, labels)
-        share = ((OVERCONFIDENT - self.temperature) / (OVERCONFIDENT - 1)).clamp(0.0, 1.0) / 2
-        return torch.lerp(votes, softmax, share), (1 - share) * error
+    def confidence(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the softmax's probability of the labels at that temperature."""
+        return predicted_probability(logits.float() / self.temperature, labels)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next temperature depends on."""

@@ -7,22 +7,22 @@ from torch import Tensor
 
 from sicl import perturb
 from sicl.calibrate._memory import Recent
-from sicl.calibrate.sicl.options import SiclOptions
+from sicl.calibrate.sicl.options import Options
 from sicl.engine.variants import ContentVariants, StyleVariants, Variants
 
 SMALL_BATCH = 16
 """Fewer samples say little about the spread over samples: remembered ones help."""
 
 
-class VariantDraws:
-    """VariantDraws variants of batches; `styles` are the style statistics of recent samples.
+class Draws:
+    """Draws variants of batches; `styles` are the style statistics of recent samples.
 
     Args:
         options: what to draw.
         generator: from where.
     """
 
-    def __init__(self, options: SiclOptions, generator: torch.Generator) -> None:
+    def __init__(self, options: Options, generator: torch.Generator) -> None:
         self.options, self.generator = options, generator
         self.styles = Recent(64)
 

@@ -9,12 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from sicl.calibrate.sicl.options import Name
 from sicl.calibrate.sicl.questions import Question, Strength
 from sicl.engine.engine import Engine
 from sicl.engine.graphs import Graphs, Lanes
 from sicl.engine.split import Begun
-from sicl.engine.variants import JoinedVariants, Votes, joined
+from sicl.engine.variants import JoinedVariants, Votes
 
 _MOST_SHAPES = 4
 
@@ -50,12 +49,9 @@ class Polled:
     known: dict[Question, Tensor]
     begun: dict[Engine, Begun] = field(default_factory=dict)
 
-    def by_name(self) -> dict[Name, Votes]:
-        """Return the votes on each question, by whatever statistics and at whatever strength."""
-        found: dict[Name, list[Votes]] = {}
-        for ask, votes in zip(self.asks, self.votes):
-            found.setdefault(ask.question.name, []).append(votes)
-        return {name: joined(parts) for name, parts in found.items()}
+    def by_question(self) -> dict[Question, Votes]:
+        """Return the votes on each question."""
+        return {ask.question: votes for ask, votes in zip(self.asks, self.votes)}
 
 
 class Poll:

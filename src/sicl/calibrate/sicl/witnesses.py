@@ -1,0 +1,112 @@
+"""Who is asked about a prediction: the network as it predicts, as it was attached, and by the batch's statistics."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from sicl.calibrate.sicl.anchor import Anchor
+from sicl.calibrate.sicl.options import Name, Options, Who
+from sicl.calibrate.sicl.questions import Content, Crop, Mirror, Own, Question, Style
+from sicl.calibrate.sicl.variants import Draws
+from sicl.engine.engine import Engine
+from sicl.engine.graphs import Graphs
+from sicl.engine.norms import Statistics, batch_norms, can_group, statistics_for, statistics_of
+from sicl.engine.split import Begun, Split
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A network that is asked.
+
+    Args:
+        name: which.
+        network: the live one, or one that shares its tensors.
+        questions: about single batches.
+        in_company: the same about batches that are normalised together with others; None if that is the same.
+    """
+
+    name: Who
+    network: nn.Module
+    questions: dict[Name, Question]
+    in_company: dict[Name, Question] | None = None
+
+    def begin_in_company(self, images: Tensor, company: Tensor) -> dict[Engine, Begun]:
+        """Begin a batch, normalised together with its company."""
+        assert self.in_company is not None
+        together = torch.cat([images, company])
+        engines = dict.fromkeys(question.engine for question in self.in_company.values())
+        return {engine: engine.begin(together).first(len(images)) for engine in engines}
+
+
+def witnesses_of(options: Options, anchor: Anchor, draws: Draws, graphs: Graphs) -> list[Witness]:
+    """Return who is asked; of the options' witnesses those that differ from the network."""
+    live = anchor.live
+    norms = batch_norms(live)
+    running = any(statistics_of(norm) == "running" for norm in norms)
+    networks: dict[Who, nn.Module] = {"network": live}
+    # Running statistics belong to the parameters that have adapted with them: they fit no other network.
+    if "anchor" in options.witnesses and anchor.adapts and not running:
+        networks["anchor"] = anchor.network
+    if "batch" in options.witnesses and running and options.norm != "frozen" and all(map(can_group, norms)):
+        networks["batch"] = by_the_batch(live)
+
+    def ask(name: Who, network: nn.Module) -> Witness:
+        made = Witness(name, network, _questions(options, name, network, draws, graphs))
+        if not any(question.engine.split.batch_dependent() for question in made.questions.values()):
+            return made
+        return replace(made, in_company=_questions(options, name, network, draws, graphs, "frozen"))
+
+    return [ask(name, network) for name, network in networks.items()]
+
+
+def _questions(
+    options: Options,
+    name: Who,
+    network: nn.Module,
+    draws: Draws,
+    graphs: Graphs,
+    statistics: Statistics | None = None,
+) -> dict[Name, Question]:
+    """The questions asked, by name; those at one cut share an engine."""
+    engines: dict[object, Engine] = {}
+
+    def engine(layer: str) -> Engine:
+        split = Split(network, layer, statistics=statistics or statistics_for(options.norm))
+        return engines.setdefault(split.point, Engine(split, options.engine_options(), graphs))
+
+    found: dict[Name, Question] = {}
+    for asked in options.asked:
+        cut = engine(options.content_layer if asked == "content" else options.layer)
+        if asked == "softmax":
+            # The network's own answer is known: its logits.
+            found |= {} if name == "network" else {asked: Own(cut)}
+        elif asked in ("style", "content"):
+            found[asked] = Style(cut, draws) if asked == "style" else Content(cut, draws)
+        else:
+            found[asked] = Mirror(cut) if asked == "mirror" else Crop(cut)
+    return found
+
+
+def by_the_batch(live: nn.Module) -> nn.Module:
+    """Return a network with all of `live`'s tensors whose batch norms use the statistics of the batch at hand."""
+    tensors = {id(tensor): tensor for tensor in (*live.parameters(), *live.buffers())}
+    network = copy.deepcopy(live, tensors)
+    for norm in batch_norms(network):
+        if getattr(norm, "plain_in_eval", False):
+            norm.__class__ = _Plain
+        # In evaluation mode, without running statistics: what torch, and subclasses, then use are the batch's.
+        norm.track_running_stats = False
+        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
+    return network
+
+
+class _Plain(_BatchNorm):
+    """Torch's batch norm, for input of any number of dimensions."""
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Accept what the layer accepted."""
