@@ -298,7 +298,10 @@ def _items(value: Any) -> Iterable[Any]:
 
 
 def own_copy(value: Any, copies: dict[int, Tensor] | None = None) -> Any:
-    """Return a tensor, sequence, mapping or dataclass with its own tensors; one that occurs twice is copied once."""
+    """Return a tensor, sequence, mapping or dataclass with its own tensors; one that occurs twice is copied once.
+
+    What holds no tensor is the same object again.
+    """
     copies = {} if copies is None else copies
     if isinstance(value, Tensor):
         if id(value) not in copies:
@@ -309,8 +312,10 @@ def own_copy(value: Any, copies: dict[int, Tensor] | None = None) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(own_copy(item, copies) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: own_copy(getattr(value, f.name), copies) for f in dataclasses.fields(value)}
-        return type(value)(**fields)
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        own = {name: own_copy(item, copies) for name, item in fields.items()}
+        same = all(own[name] is item for name, item in fields.items())
+        return value if same else type(value)(**own)
     return value
 
 
