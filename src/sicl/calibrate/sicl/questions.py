@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -25,18 +24,21 @@ CROP = 16
 """A crop moves or leaves out one part in so many of the image's side."""
 
 
-@dataclass(frozen=True, eq=False)
 class Question(ABC):
-    """One question about predictions. `engine` says of which network, at which cut and by whose statistics.
+    """One question about predictions: an object like no other, also in what a graph gives back.
 
     Args:
-        engine: computes the votes.
+        engine: computes the votes: of which network, at which cut (`engine.split.point`) and by whose statistics
+            (`engine.split.statistics`).
+        draws: variants.
     """
 
     name: ClassVar[Name]
     drawn: ClassVar[bool] = False
     """Whether its variants are drawn: as many as are asked for, and others every time."""
-    engine: Engine
+
+    def __init__(self, engine: Engine, draws: Draws) -> None:
+        self.engine, self.draws = engine, draws
 
     def look(self, begun: Begun) -> Tensor:
         """Return what must be known of a clean batch to draw variants of it."""
@@ -54,43 +56,38 @@ class Question(ABC):
         """
 
 
-@dataclass(frozen=True, eq=False)
 class Own(Question):
     """What the witness says itself: the batch unchanged."""
 
-    name: ClassVar[Name] = "softmax"
+    name = "softmax"
 
     def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
         return GivenVariants(begun.base.unsqueeze(0))
 
 
-@dataclass(frozen=True, eq=False)
 class Mirror(Question):
     """The mirrored images: one variant, the same every time."""
 
-    name: ClassVar[Name] = "mirror"
+    name = "mirror"
 
     def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
         return self.engine.view(begun.images.flip(-1), begun.beside)
 
 
-@dataclass(frozen=True, eq=False)
 class Crop(Question):
     """The images moved up and to the left, moved down, and enlarged, each by a sixteenth of their side."""
 
-    name: ClassVar[Name] = "crop"
+    name = "crop"
 
     def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
         return JoinedVariants(tuple(self.engine.view(crop, begun.beside) for crop in crops(begun.images)))
 
 
-@dataclass(frozen=True, eq=False)
 class Style(Question):
     """Channel statistics shaken; `look` gives them (N x 2 x C)."""
 
-    name: ClassVar[Name] = "style"
-    drawn: ClassVar[bool] = True
-    draws: Draws
+    name = "style"
+    drawn = True
 
     def look(self, begun: Begun) -> Tensor:
         return torch.stack(perturb.style_statistics(begun.features), dim=1)
@@ -99,13 +96,11 @@ class Style(Question):
         return self.draws.style(known, n, strength)
 
 
-@dataclass(frozen=True, eq=False)
 class Content(Question):
     """Noise on every value; `look` gives the channels' standard deviations (N x C)."""
 
-    name: ClassVar[Name] = "content"
-    drawn: ClassVar[bool] = True
-    draws: Draws
+    name = "content"
+    drawn = True
 
     def look(self, begun: Begun) -> Tensor:
         return perturb.style_statistics(begun.features)[1]

@@ -18,6 +18,14 @@ from sicl.engine.graphs import Graphs
 from sicl.engine.norms import Statistics, batch_norms, can_group, statistics_for, statistics_of
 from sicl.engine.split import Begun, Split
 
+_QUESTIONS: dict[Name, type[Question]] = {
+    "softmax": Own,
+    "mirror": Mirror,
+    "crop": Crop,
+    "style": Style,
+    "content": Content,
+}
+
 
 @dataclass(frozen=True)
 class Witness:
@@ -82,13 +90,9 @@ def _questions(
     found: dict[Name, Question] = {}
     for asked in options.asked:
         cut = engine(options.content_layer if asked == "content" else options.layer)
-        if asked == "softmax":
-            # The network's own answer is known: its logits.
-            found |= {} if name == "network" else {asked: Own(cut)}
-        elif asked in ("style", "content"):
-            found[asked] = Style(cut, draws) if asked == "style" else Content(cut, draws)
-        else:
-            found[asked] = Mirror(cut) if asked == "mirror" else Crop(cut)
+        # The network's own answer is known: its logits.
+        if asked != "softmax" or name != "network":
+            found[asked] = _QUESTIONS[asked](cut, draws)
     return found
 
 
