@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from calibrate_networks import SPECS, WithLogits, images, small_net, small_vit, source_data
+from calibrate_networks import SPECS, WithLogits, images, small_net, small_vit, source_data, source_for
 from torch import Tensor, nn
 
 import sicl
@@ -30,7 +30,7 @@ every_method = pytest.mark.parametrize("method", METHODS)
 
 def _attached(name: str, method: str = "tent") -> sicl.calibrate.Calibrated:
     model = small_net()
-    return SPECS[name].attach(METHODS[method].attach(model), source=source_data(model))
+    return SPECS[name].attach(METHODS[method].attach(model), source=source_for(name, model))
 
 
 def _picture(network: nn.Module) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def test_labels_are_the_adapters_and_confidence_is_a_probability(name: str, meth
     model = small_net()
     adapter = METHODS[method].attach(model)
     alone = METHODS[method].attach(model)
-    calibrated = SPECS[name].attach(adapter, source=source_data(model))
+    calibrated = SPECS[name].attach(adapter, source=source_for(name, model))
     for seed in (1, 2, 3):
         batch = images(seed=seed)
         out = calibrated(batch)
@@ -138,7 +138,10 @@ def test_a_panel_gives_what_each_calibrator_gives_alone(method: str) -> None:
     model = small_net()
     source = source_data(model)
     panel = sicl.Panel(SPECS, METHODS[method].attach(model), source=source)
-    alone = {name: spec.attach(METHODS[method].attach(model), source=source) for name, spec in SPECS.items()}
+    alone = {
+        name: spec.attach(METHODS[method].attach(model), source=source_for(name, model))
+        for name, spec in SPECS.items()
+    }
     for seed in (1, 2, 3):
         together = panel(images(seed=seed))
         for name, calibrated in alone.items():
@@ -219,7 +222,7 @@ def test_batches_of_one_work(name: str) -> None:
 def test_other_networks_work(name: str, make: Any) -> None:
     """Transformers, and models that return an object with `.logits`."""
     model = make()
-    calibrated = SPECS[name].attach(sicl.Tent(lr=0.01).attach(model), source=source_data(model))
+    calibrated = SPECS[name].attach(sicl.Tent(lr=0.01).attach(model), source=source_for(name, model))
     for seed in (1, 2):
         assert bool(torch.isfinite(calibrated(images(seed=seed)).confidence).all())
 
@@ -229,7 +232,7 @@ def test_a_plain_model_is_calibrated_without_adaptation_and_left_alone(name: str
     """`attach(model)` works on a private copy."""
     model = small_net()
     before = _picture(model)
-    out = SPECS[name].attach(model, source=source_data(model))(images())
+    out = SPECS[name].attach(model, source=source_for(name, model))(images())
     _assert_same(before, _picture(model))
     assert torch.equal(out.labels, model(images()).argmax(dim=1))
 

@@ -18,9 +18,14 @@ IMAGES = torch.rand(3, 6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 pytestmark = pytest.mark.filterwarnings("ignore:`.*cannot determine a temperature")
 
 
+def _source(name: str) -> SourceData | None:
+    """SICL's map is fitted on more than these tests have."""
+    return None if name.startswith("sicl") else SOURCE
+
+
 def _live(name: str) -> Any:
     torch.manual_seed(0)
-    live = SPECS[name].attach(SmallNet(), source=SOURCE)
+    live = SPECS[name].attach(SmallNet(), source=_source(name))
     live(IMAGES[0])
     return live
 
@@ -78,7 +83,7 @@ def _paths(state: dict[str, Any]) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("name", SPECS)
 def test_states_of_the_start_and_of_later_are_taken_over_whole(name: str) -> None:
     """Both ways, into a new attachment and into one that has seen much; what is loaded is a copy."""
-    fresh = SPECS[name].attach(SmallNet(), source=SOURCE)
+    fresh = SPECS[name].attach(SmallNet(), source=_source(name))
     start, used = copy.deepcopy(fresh.calibration.state_dict()), _live(name)
     later = copy.deepcopy(used.calibration.state_dict())
     fresh.calibration.load_state_dict(later)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from calibrate_networks import SPECS, images, small_net, source_data
+from calibrate_networks import SPECS, images, small_net, source_for
 from torch import Tensor, nn
 
 import sicl
@@ -32,7 +32,7 @@ def _pickled(value: Any) -> Any:
 def test_a_copy_goes_on_alone(name: str, method: str, copied: Any) -> None:
     """After some batches: the next confidences are the same, and neither changes the other."""
     model = small_net()
-    original = SPECS[name].attach(METHODS[method].attach(model), source=source_data(model))
+    original = SPECS[name].attach(METHODS[method].attach(model), source=source_for(name, model))
     for seed in (1, 2):
         original(images(seed=seed))
     other = copied(original)
@@ -97,7 +97,7 @@ def test_an_interrupted_batch_leaves_the_calibration_as_it_was(name: str) -> Non
     """The next batch gives what it would have given without the interrupted one."""
     model = small_net()
     calm, disturbed = (
-        SPECS[name].attach(sicl.Source().attach(model), source=source_data(model)) for _ in range(2)
+        SPECS[name].attach(sicl.Source().attach(model), source=source_for(name, model)) for _ in range(2)
     )
     for live in (calm, disturbed):
         live(images(seed=1))

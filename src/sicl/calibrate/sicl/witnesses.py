@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from sicl.calibrate.sicl.anchor import Anchor
 from sicl.calibrate.sicl.options import Name, Options, Who
@@ -101,16 +100,7 @@ def by_the_batch(live: nn.Module) -> nn.Module:
     tensors = {id(tensor): tensor for tensor in (*live.parameters(), *live.buffers())}
     network = copy.deepcopy(live, tensors)
     for norm in batch_norms(network):
-        if getattr(norm, "plain_in_eval", False):
-            norm.__class__ = _Plain
         # In evaluation mode, without running statistics: what torch, and subclasses, then use are the batch's.
         norm.track_running_stats = False
         norm.running_mean = norm.running_var = norm.num_batches_tracked = None
     return network
-
-
-class _Plain(_BatchNorm):
-    """Torch's batch norm, for input of any number of dimensions."""
-
-    def _check_input_dim(self, input: Tensor) -> None:
-        """Accept what the layer accepted."""
