@@ -106,9 +106,8 @@ def parts(way: Calibrate, device: torch.device) -> dict[str, float]:
 
 def engines_of(way: Any) -> list[Any]:
     """Return the engines of a calibration, each once (none for a baseline)."""
-    calibration = getattr(way, "calibration", None)
-    questions = getattr(calibration, "questions", {})
-    return list({id(question.engine): question.engine for question in questions.values()}.values())
+    witnesses = getattr(getattr(way, "calibration", None), "witnesses", [])
+    return list(dict.fromkeys(q.engine for witness in witnesses for q in witness.questions.values()))
 
 
 def _warm_up(way: Callable[[], Any], device: torch.device) -> dict[str, Any]:
