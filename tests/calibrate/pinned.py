@@ -64,6 +64,12 @@ def _colour_images() -> list[Tensor]:
     return batches
 
 
+def _sorted_images() -> list[Tensor]:
+    """The same images, one class after the other."""
+    images = torch.cat(_colour_images())
+    return list(torch.cat([images[i::3] for i in range(3)]).split(21))
+
+
 @torch.no_grad()
 def _collapse(network: nn.Module) -> None:
     norm = network.get_submodule("1")
@@ -90,6 +96,8 @@ def _spec(**changes: object) -> sicl.SICL:
     return sicl.SICL(**{**FEW, **changes})  # type: ignore[arg-type]
 
 
+_PAPER = sicl.SICL.paper(variants=6, content_variants=6, precision="float32")
+
 CASES: dict[str, Case] = {
     **{f"tent, {e}": Case(_spec(engine=e), TENT) for e in ("plain", "twin", "fused")},
     **{f"source, {e}": Case(_spec(engine=e)) for e in ("plain", "twin", "fused")},
@@ -99,9 +107,10 @@ CASES: dict[str, Case] = {
     **{f"{s} styles": Case(_spec(style=s), TENT) for s in ("gaussian", "mixstyle", "swap")},
     "swap styles of small batches": Case(_spec(), sicl.Source(), small_net, _small_batches),
     "gaussian styles of small batches": Case(_spec(style="gaussian"), TENT, small_vit, _small_batches),
-    "content too": Case(_spec(members=("softmax", "mirror", "style", "content")), TENT),
-    "as printed": Case(sicl.SICL.paper(variants=6, content_variants=6, precision="float32"), TENT),
-    "as printed, source": Case(sicl.SICL.paper(variants=6, content_variants=6, precision="float32")),
+    "as printed": Case(_PAPER, TENT),
+    "as printed, source": Case(_PAPER),
+    "as printed, small batches": Case(_PAPER, TENT, small_net, _small_batches),
+    "as printed, one class after the other": Case(_PAPER, TENT, colours, _sorted_images),
     "adaptive": Case(_spec(variants="adaptive"), TENT),
     "adaptive, source": Case(_spec(variants="adaptive", engine="twin")),
     "adaptive and hard": Case(_spec(variants="adaptive", votes="hard", temper=False), TENT),
@@ -109,8 +118,11 @@ CASES: dict[str, Case] = {
     "stds only": Case(_spec(style="gaussian", components="std", noise="independent"), TENT),
     "style alone": Case(_spec(members=("style",), relaxation="none", temper=False), TENT),
     "mirror alone": Case(_spec(members=("mirror",)), TENT),
-    "the network alone": Case(_spec(witnesses=("network",), layer="auto"), TENT),
-    "an equal say": Case(_spec(say="equal"), ROTTA),
+    "content too": Case(_spec(members=("style", "content"), layer="auto"), TENT),
+    "the network alone": Case(_spec(witnesses=("network",)), ROTTA),
+    "all alike": Case(_spec(say="equal"), TENT),
+    "small batches in company": Case(_spec(), TENT, small_net, _small_batches),
+    "one class after the other in company": Case(_spec(), TENT, colours, _sorted_images),
     "few rows at once": Case(_spec(max_batch=8, norm="frozen"), TENT),
     "collapse": Case(_spec(), sicl.Tent(), colours, _colour_images, _collapse),
     "demo, tent": Case(_spec(), sicl.Tent(), _load_demo, _demo),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -59,34 +56,47 @@ def test_it_follows_the_live_statistics() -> None:
     assert own.running_mean is live.running_mean
 
 
-def test_the_anchor_answers_as_a_network_that_never_moved() -> None:
-    """Of a network that moved far: the anchor's answers are those of one that did not, its own are not."""
-    options = {"engine": "plain", "temper": False, "relaxation": "none", "members": ("softmax", "mirror")}
-    trusted = sicl.SICL(**options).attach(sicl.Tent(lr=0.05).attach(sicl.load_model("demo")))
+def test_content_is_judged_by_the_network_as_attached() -> None:
+    """The content signal of a network that moved far is that of one that never moved; the style signal is not."""
+    options = {"noise": "independent", "engine": "plain", "temper": False, "relaxation": "none"}
+    adapter = sicl.Tent(lr=0.05).attach(sicl.load_model("demo"))
+    trusted = {by: sicl.SICL(content_by=by, **options) for by in ("attached", "adapted")}
+    panel = sicl.Panel(trusted, adapter)
     never = sicl.SICL(**options).attach(sicl.BatchNorm().attach(sicl.load_model("demo")))
     for i in range(3):
-        moved, stayed = trusted(_images(32 * i)), never(_images(32 * i))
-    same = moved.labels == stayed.labels
+        moved, stayed = panel(_images(32 * i)), never(_images(32 * i))
+    same = moved["attached"].labels == stayed.labels
     assert 5 <= int(same.sum()) < len(same)
-    expected = stayed.signals["mirror_invariance"][same]
-    assert torch.allclose(moved.signals["anchor_mirror"][same], expected, atol=1e-4)
-    assert not torch.allclose(moved.signals["mirror_invariance"][same], expected, atol=1e-2)
+    content = {by: out.signals["content_invariance"][same] for by, out in moved.items()}
+    expected = stayed.signals["content_invariance"][same]
+    assert torch.allclose(content["attached"], expected, atol=1e-4)
+    assert not torch.allclose(content["adapted"], expected, atol=1e-2)
+    style = moved["attached"].signals["style_invariance"][same]
+    assert not torch.allclose(style, stayed.signals["style_invariance"][same], atol=1e-2)
 
 
-@pytest.mark.parametrize(
-    ("method", "witnesses"),
-    [
-        (sicl.Source(), ["network", "batch"]),
-        (sicl.BatchNorm(), ["network"]),
-        (sicl.Tent(), ["network", "anchor"]),
-        (sicl.Rotta(update_every=16), ["network", "batch"]),
-    ],
-)
-def test_whom_there_is_to_ask(method: sicl.Tent, witnesses: list[str]) -> None:
-    """The anchor, if the network adapts and uses no running statistics; the batch's statistics, if it uses others."""
-    calibration: Any = sicl.SICL().calibration(method.attach(sicl.load_model("demo")))
-    assert [witness.name for witness in calibration.witnesses] == witnesses
-    assert calibration.engine.split.network is calibration.anchor.live
+def test_who_judges_makes_no_difference_where_nothing_adapts() -> None:
+    """A fixed network is the network as attached."""
+    panel = {by: sicl.SICL(content_by=by, precision="float32") for by in ("attached", "adapted")}
+    out = sicl.Panel(panel, sicl.Source().attach(sicl.load_model("demo")))(_images())
+    assert torch.allclose(out["attached"].confidence, out["adapted"].confidence, atol=1e-4)
+
+
+def test_running_statistics_are_used_by_the_parameters_they_belong_to() -> None:
+    """RoTTA's running statistics: the network that adapted judges content, until the batch's own take over."""
+    adapter = sicl.Rotta(update_every=16, lr=0.05, nu=0.5).attach(sicl.load_model("demo"))
+    options = {"precision": "float32", "temper": False, "relaxation": "none", "statistics": "network"}
+    trusted = {by: sicl.SICL(content_by=by, **options) for by in ("attached", "adapted")}
+    panel = sicl.Panel(trusted, adapter)
+    for i in range(2):
+        out = panel(_images(32 * i))
+    content = [out[by].signals["content_invariance"] for by in trusted]
+    assert torch.allclose(*content, atol=1e-4)
+    calibration = panel.calibrations["attached"]
+    asked = (calibration.questions["content"], calibration.renewed["content"], calibration.renewed["style"])
+    networks = [question.engine.split.network for question in asked]
+    assert networks[0] is networks[2] is adapter.network
+    assert networks[1] is calibration.anchor.network
 
 
 def test_the_live_network_is_left_as_it_was() -> None:

@@ -87,7 +87,7 @@ def test_the_network_is_left_bit_for_bit_as_it_was(name: str, method: str) -> No
     model = small_net()
     adapter = METHODS[method].attach(model)
     before = _picture(adapter.network)
-    calibration = SPECS[name].calibration(adapter, source=source_data(model))
+    calibration = SPECS[name].calibration(adapter, source=source_for(name, model))
     _assert_same(before, _picture(adapter.network))
     for seed in (1, 2, 3):
         _watched(adapter, calibration, images(seed=seed))
@@ -188,7 +188,7 @@ def test_reset_returns_to_the_start(name: str) -> None:
 def test_an_exception_leaves_nothing_patched(name: str, call: int) -> None:
     """A network that fails in the middle of a calibration is left as it was."""
     adapter = sicl.Tent().attach(small_net())
-    calibration = SPECS[name].calibration(adapter, source=source_data(small_net()))
+    calibration = SPECS[name].calibration(adapter, source=source_for(name, small_net()))
     calls = 0
 
     def fail(_module: nn.Module, _args: Any, _output: Any) -> None:

@@ -23,8 +23,7 @@ def test_confidence_is_on_the_device_and_reproducible(name: str, where: str) -> 
     source = source_data(model)
     source = sicl.SourceData(source.images.to(where), source.labels.to(where))
     model = model.cuda()
-    given = None if name.startswith("sicl") else source
-    first, second = (SPECS[name].attach(sicl.Tent().attach(model), source=given) for _ in range(2))
+    first, second = (SPECS[name].attach(sicl.Tent().attach(model), source=source) for _ in range(2))
     for seed in (1, 2, 3):
         out, again = first(images(seed=seed).to(where)), second(images(seed=seed).to(where))
         assert out.confidence.is_cuda

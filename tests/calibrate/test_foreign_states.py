@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from calibrate_networks import SPECS, SmallNet
+from calibrate_networks import SPECS, SmallNet, source_for
 
 from sicl import SICL, McDropout, Panel, PseudoCal, Softmax, SourceData, Tent, TransCal
 from sicl.errors import InputError, OptionError
@@ -18,14 +18,9 @@ IMAGES = torch.rand(3, 6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 pytestmark = pytest.mark.filterwarnings("ignore:`.*cannot determine a temperature")
 
 
-def _source(name: str) -> SourceData | None:
-    """SICL's map is fitted on more than these tests have."""
-    return None if name.startswith("sicl") else SOURCE
-
-
 def _live(name: str) -> Any:
     torch.manual_seed(0)
-    live = SPECS[name].attach(SmallNet(), source=_source(name))
+    live = SPECS[name].attach(SmallNet(), source=source_for(name, SmallNet()))
     live(IMAGES[0])
     return live
 
@@ -83,7 +78,7 @@ def _paths(state: dict[str, Any]) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("name", SPECS)
 def test_states_of_the_start_and_of_later_are_taken_over_whole(name: str) -> None:
     """Both ways, into a new attachment and into one that has seen much; what is loaded is a copy."""
-    fresh = SPECS[name].attach(SmallNet(), source=_source(name))
+    fresh = SPECS[name].attach(SmallNet(), source=source_for(name, SmallNet()))
     start, used = copy.deepcopy(fresh.calibration.state_dict()), _live(name)
     later = copy.deepcopy(used.calibration.state_dict())
     fresh.calibration.load_state_dict(later)

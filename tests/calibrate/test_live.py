@@ -52,7 +52,7 @@ def test_copies_of_a_fast_engine_share_no_tensor(engine: str) -> None:
     for network in (other.adapter.network, calibration.anchor.network, calibration.anchor.live):
         assert not mine & {t.data_ptr() for t in network.state_dict().values() if t.numel()}
     assert calibration.anchor.live is other.adapter.network
-    assert calibration.engine.split.network is other.adapter.network
+    assert calibration.witnesses[0].questions["style"].engine.split.network is other.adapter.network
 
 
 def test_a_copy_of_a_panel_works() -> None:

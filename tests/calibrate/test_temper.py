@@ -8,7 +8,7 @@ from calibrate_networks import images, small_net
 from torch import Tensor, nn
 
 import sicl
-from sicl.calibrate.sicl.temper import Temper, lowest
+from sicl.calibrate.sicl.temper import OVERCONFIDENT, Temper, lowest
 from sicl.data import load_dataset
 
 
@@ -65,32 +65,37 @@ def test_it_agrees_with_pseudocal() -> None:
     assert float(temper.temperature.log()) == pytest.approx(float(out.signals["temperature"].log()), abs=0.05)
 
 
-def test_the_softmax_is_taken_at_the_temperature() -> None:
-    """The probability of the label, of logits divided by it."""
+@pytest.mark.parametrize(("temperature", "share"), [(0.7, 0.5), (1.0, 0.5), (1.1, 0.25), (1.3, 0.0)])
+def test_the_softmax_joins_as_far_as_it_is_not_overconfident(temperature: float, share: float) -> None:
+    """Half of the confidence at 1 and below, nothing from 1.2 on; votes are sharpened, never blurred."""
     temper = Temper(torch.device("cpu"), seed=0)
-    temper.temperature = torch.tensor(1.7)
-    logits = small_net().eval()(images(8)).detach()
+    temper.temperature = torch.tensor(temperature)
+    network, x = small_net().eval(), images(8)
+    logits = network(x).detach()
     labels = logits.argmax(dim=1)
-    expected = (logits / 1.7).softmax(dim=1).gather(1, labels[:, None])[:, 0]
-    torch.testing.assert_close(temper.confidence(logits, labels), expected)
+    softmax = (logits / temperature).softmax(dim=1).gather(1, labels[:, None])[:, 0]
+    joined, error = temper.join(torch.zeros(8), torch.ones(8), logits, labels)
+    torch.testing.assert_close(joined, share * softmax)
+    torch.testing.assert_close(error, torch.full((8,), 1 - share))
+    assert float(temper.votes_at()) == pytest.approx(min(1.0, temperature))
 
 
 def test_a_few_mixtures_say_nothing() -> None:
-    """Until there are enough the softmax is left as it is."""
+    """Until there are enough the votes are left alone."""
     network, x = small_net().eval(), images(1)
     temper = Temper(torch.device("cpu"), seed=0)
     logits = network(x).detach()
     temper.observe(x, logits.argmax(dim=1), network)
-    assert float(temper.temperature) == 1.0
+    assert float(temper.temperature) > OVERCONFIDENT
 
 
 def test_an_underconfident_network_is_doubted_less() -> None:
-    """With its logits divided, it has more confidence with a temper than without."""
+    """With its logits divided, the default gives more confidence than without a temper."""
     network = Sharpened(sicl.load_model("demo"), 0.3)
     x = photographs()
     tempered, plain = (
-        sicl.SICL(layer="network.layer1:input", members=("softmax",), temper=on).attach(network)(x)
+        sicl.SICL(layer="network.layer1:input", content_layer="network.layer1", temper=on).attach(network)(x)
         for on in (True, False)
     )
     assert float(tempered.signals["temperature"]) < 1
-    assert float(tempered.confidence.mean()) > 1.1 * float(plain.confidence.mean())
+    assert float(tempered.confidence.mean()) > 1.2 * float(plain.confidence.mean())

@@ -222,10 +222,7 @@ def can_group(module: _BatchNorm) -> bool:
     """Say whether stacked batches can be normalised apart: `forward_with` gives what the layer gives itself."""
     if is_torchs(module) or "forward" in module.__dict__:
         return is_torchs(module)
-    like = next((t for t in (module.weight, module.running_mean) if t is not None), torch.zeros(()))
-    n_dims = 0 if isinstance(module, nn.BatchNorm1d) else 3 if isinstance(module, nn.BatchNorm3d) else 2
-    size = (6, module.num_features, *[2] * n_dims)
-    x = torch.rand(size, generator=torch.Generator().manual_seed(0)).to(like)
+    x = _example(module)
     try:
         with batch_statistics(module, modules=[module]):
             expected = module(x)
@@ -234,6 +231,21 @@ def can_group(module: _BatchNorm) -> bool:
     except Exception:  # whatever it does with this input, it means: not this layer
         return False
     return torch.allclose(found, torch.cat([expected, expected]), rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+def only_normalises(module: _BatchNorm) -> bool:
+    """Say whether the layer in evaluation mode is torch's batch norm and nothing else, whatever it does in training."""
+    x = _example(module)
+    return is_torchs(module) or (can_group(module) and torch.equal(forward_with(module, lambda y: y, x), x))
+
+
+def _example(module: _BatchNorm) -> Tensor:
+    """A small batch for the layer, with values of both signs."""
+    like = next((t for t in (module.weight, module.running_mean) if t is not None), torch.zeros(()))
+    n_dims = 0 if isinstance(module, nn.BatchNorm1d) else 3 if isinstance(module, nn.BatchNorm3d) else 2
+    size = (6, module.num_features, *[2] * n_dims)
+    return torch.randn(size, generator=torch.Generator().manual_seed(0)).to(like)
 
 
 class _Grouped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -31,6 +32,7 @@ from sicl.engine.engine import Engine
 from sicl.engine.graphs import Graphs
 from sicl.engine.split import Begun
 from sicl.engine.variants import Votes, predicted_probability
+from sicl.errors import InputError
 from sicl.types import SourceData
 
 Signals = dict[str, Tensor]
@@ -63,6 +65,7 @@ class SiclCalibration(Calibration):
         self.say = Say()
         self.level = Recent(WINDOW)
         self.fitted: Fitted | None = None
+        self._possible: dict[torch.Size, set[Name]] = {}
         self.reset()
         if source is not None:
             # Graphs cost more to capture than eighteen batches give back.
@@ -70,9 +73,9 @@ class SiclCalibration(Calibration):
             self.fitted = fit_on_source(adapter, source, lambda a: SiclCalibration(trial, a), spec.seed)
 
     @property
-    def engine(self) -> Engine:
-        """What computes the variants of the network that predicts."""
-        return next(iter(self.witnesses[0].questions.values())).engine
+    def engine(self) -> Engine | None:
+        """What computes the variants of the network that predicts; None if it is asked nothing."""
+        return next((question.engine for question in self.witnesses[0].questions.values()), None)
 
     def confidence(self, moment: Moment) -> tuple[Tensor, Signals]:
         """Return the weighed answers about each prediction, and the signals behind them."""
@@ -82,9 +85,6 @@ class SiclCalibration(Calibration):
             confidence, answers, signals = self._ask(moment)
             if self.fitted is not None and len(answers) == len(self.witnesses):
                 confidence = self.fitted(self._features(confidence, answers))
-            if self.spec.relaxation == "printed":
-                kept = 1 - signals["content_invariance"]
-                confidence, signals["error"] = confidence * kept, signals["error"] * kept
             return confidence, signals
 
     def features(self, moment: Moment) -> Tensor:
@@ -96,18 +96,25 @@ class SiclCalibration(Calibration):
         """Poll the witnesses and weigh their answers."""
         labels = moment.logits.argmax(dim=1)
         self.anchor.follow()
-        if self._tempers:
-            self.temper.observe(moment.images, labels, partial(predicted_logits, moment.network))
         asked, begun = self._whom(moment.images, labels)
+        if self._tempers(asked):
+            self.temper.observe(moment.images, labels, partial(predicted_logits, moment.network))
         votes, begun = self._poll(asked, begun, moment.images, labels)
         answers, errors, signals = self._answers(asked, votes, moment.logits, labels)
         collapse = self._collapse(asked, moment.images, labels, begun)
         confidence, error = self._weigh(answers, errors, collapse, signals)
+        if self.spec.relaxation == "printed":
+            content = votes[asked["network"]["content"]]
+            kept, doubt = 1 - content.mean(self.spec.votes), self._error(content)
+            confidence, error = confidence * kept, torch.hypot(error * kept, confidence * doubt)
         return confidence, answers, {**signals, "collapse": collapse, "error": error}
 
-    @property
-    def _tempers(self) -> bool:
-        return self.spec.temper and "softmax" in self.spec.members
+    def _tempers(self, asked: Asked) -> bool:
+        return self.spec.temper and self._counts_itself(asked)
+
+    def _counts_itself(self, asked: Asked) -> bool:
+        """Whether the network's softmax is an answer: if it shall be, or if there is no other."""
+        return "softmax" in self.spec.members or not asked["network"]
 
     def _features(self, confidence: Tensor, answers: Answers) -> Tensor:
         """Log-odds of the confidence and of every answer, and their means over the recent stream."""
@@ -120,16 +127,42 @@ class SiclCalibration(Calibration):
         """Whom to ask what, and the batch as those have begun it that need company for it."""
         dependent = any(witness.in_company is not None for witness in self.witnesses)
         company = self.company.beside(images, labels) if dependent else None
+        possible = self._can_be_asked(images)
         begun: dict[Engine, Begun] = {}
         asked: Asked = {}
         for witness in self.witnesses:
+            # By their own statistics a few images say nothing, and nor do images of one class beside others.
+            if witness.name == "batch" and (company is not None) != (len(images) < SMALL_BATCH):
+                continue
+            asked[witness.name] = witness.questions
             if witness.in_company is not None and company is not None:
                 begun |= witness.begin_in_company(images, company)
                 asked[witness.name] = witness.in_company
-            # A few images say nothing by their own statistics, if the network uses others.
-            elif witness.name != "batch" or len(images) >= SMALL_BATCH:
-                asked[witness.name] = witness.questions
-        return asked, begun
+        asked = {who: {n: q for n, q in all_.items() if n in possible} for who, all_ in asked.items()}
+        return {who: some for who, some in asked.items() if some or who == "network"}, begun
+
+    def _can_be_asked(self, images: Tensor) -> set[Name]:
+        """The questions that can be asked of images of this shape; if there is none, that is said once."""
+        shape = images.shape[1:]
+        if shape in self._possible:
+            return self._possible[shape]
+        found: set[Name] = set()
+        for name, question in self.witnesses[0].questions.items():
+            try:
+                question.require(images)
+                found.add(name)
+            except InputError:
+                if self.spec.relaxation == "printed":
+                    raise
+        alone = self.spec.members == ("softmax",)
+        if not found and not alone:
+            warnings.warn(
+                f"SICL can ask {type(self.anchor.live).__name__} nothing about images of shape {tuple(shape)} (no "
+                "layer to cut it at, or nothing to mirror or crop): the confidence is its tempered softmax.",
+                stacklevel=2,
+            )
+        self._possible[shape] = found | {"softmax"} if found or alone else set()
+        return self._possible[shape]
 
     def _poll(
         self, asked: Asked, begun: dict[Engine, Begun], images: Tensor, labels: Tensor
@@ -137,6 +170,8 @@ class SiclCalibration(Calibration):
         """Put all questions to all witnesses; as often as the batch needs, if that is asked."""
         counts = self._counts(len(asked))
         asks = [Ask(q, counts[name]) for questions in asked.values() for name, q in questions.items()]
+        if not asks:
+            return {}, begun
         adaptive, one = self.spec.variants == "adaptive", torch.ones((), device=labels.device)
         wanted = [ask.question for ask in asks] if adaptive else list(asked.get("anchor", {}).values())
         polled = self.poll(
@@ -179,11 +214,11 @@ class SiclCalibration(Calibration):
         """Each witness's answers and their standard errors; each question's mean is a signal."""
         signals = {"softmax": predicted_probability(logits, labels)}
         own = signals["softmax"]
-        if self._tempers:
+        if self._tempers(asked):
             own, signals["temperature"] = self.temper.confidence(logits, labels), self.temper.temperature
         answers, errors = {}, {}
         for witness, questions in asked.items():
-            known = witness == "network" and "softmax" in self.spec.members
+            known = witness == "network" and self._counts_itself(asked)
             rows, doubts = ([own], [torch.zeros_like(own)]) if known else ([], [])
             for name, question in questions.items():
                 seen = votes[question].of(self.spec.votes)
@@ -193,7 +228,7 @@ class SiclCalibration(Calibration):
                     continue
                 if question.drawn:
                     rows.append(mean)
-                    doubts.append(standard_error(self._observed(votes[question]), self.spec.votes))
+                    doubts.append(self._error(votes[question]))
                 else:
                     rows.extend(seen)
                     doubts.extend(torch.zeros_like(seen))
@@ -234,10 +269,10 @@ class SiclCalibration(Calibration):
 
         return self.guard.observe(labels, anchored)
 
-    def _observed(self, votes: Votes) -> Votes:
-        """Votes that count as independent: an adaptive budget gives pairs already."""
+    def _error(self, votes: Votes) -> Tensor:
+        """The standard error of each sample's mean vote; an adaptive budget gives pairs already."""
         independent = self.spec.variants == "adaptive" or self.spec.noise == "independent"
-        return votes if independent else paired(votes)
+        return standard_error(votes if independent else paired(votes), self.spec.votes)
 
     def reset(self) -> None:
         """Forget the recent batches and start the noise anew."""

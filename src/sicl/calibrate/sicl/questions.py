@@ -40,6 +40,9 @@ class Question(ABC):
     def __init__(self, engine: Engine, draws: Draws) -> None:
         self.engine, self.draws = engine, draws
 
+    def require(self, images: Tensor) -> None:  # noqa: B027
+        """Raise `InputError` if the question cannot be asked of such images."""
+
     def look(self, begun: Begun) -> Tensor:
         """Return what must be known of a clean batch to draw variants of it."""
         return begun.base.new_empty(0)
@@ -70,6 +73,9 @@ class Mirror(Question):
 
     name = "mirror"
 
+    def require(self, images: Tensor) -> None:
+        _require_pixels(images)
+
     def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
         return self.engine.view(begun.images.flip(-1), begun.beside)
 
@@ -78,6 +84,9 @@ class Crop(Question):
     """The images moved up and to the left, moved down, and enlarged, each by a sixteenth of their side."""
 
     name = "crop"
+
+    def require(self, images: Tensor) -> None:
+        _require_pixels(images)
 
     def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
         return JoinedVariants(tuple(self.engine.view(crop, begun.beside) for crop in crops(begun.images)))
@@ -88,6 +97,9 @@ class Style(Question):
 
     name = "style"
     drawn = True
+
+    def require(self, images: Tensor) -> None:
+        perturb.style_statistics(self.engine.split.features(images[:2]))
 
     def look(self, begun: Begun) -> Tensor:
         return torch.stack(perturb.style_statistics(begun.features), dim=1)
@@ -102,6 +114,9 @@ class Content(Question):
     name = "content"
     drawn = True
 
+    def require(self, images: Tensor) -> None:
+        perturb.style_statistics(self.engine.split.features(images[:2]))
+
     def look(self, begun: Begun) -> Tensor:
         return perturb.style_statistics(begun.features)[1]
 
@@ -111,11 +126,7 @@ class Content(Question):
 
 def crops(images: Tensor) -> list[Tensor]:
     """Return three crops of N x C x H x W images, as large as they are: upper left, lower middle, centre enlarged."""
-    if images.ndim != 4 or min(images.shape[-2:]) < 4:
-        raise InputError(
-            f"crops need images N x C x H x W of at least 4 pixels, got shape {tuple(images.shape)}; leave "
-            '"crop" and "mirror" out of `members` for other input.'
-        )
+    _require_pixels(images)
     height, width = images.shape[-2:]
     down, right = max(1, height // CROP), max(1, width // CROP)
     padded = F.pad(images, (right, right, down, down), mode="reflect")
@@ -126,3 +137,11 @@ def crops(images: Tensor) -> list[Tensor]:
     centre = images[..., down:-down, right:-right]
     larger = F.interpolate(centre, (height, width), mode="bicubic", align_corners=False)
     return [*moved, larger.clamp(images.amin(), images.amax())]
+
+
+def _require_pixels(images: Tensor) -> None:
+    if images.ndim != 4 or min(images.shape[-2:]) < 4:
+        raise InputError(
+            f"crops need images N x C x H x W of at least 4 pixels, got shape {tuple(images.shape)}; leave "
+            '"crop" and "mirror" out of `members` for other input.'
+        )

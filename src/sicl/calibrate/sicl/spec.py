@@ -33,7 +33,7 @@ class SICL(Options, Calibrator):
             (for one that adapts); the network normalised by the "batch" at hand (for one that uses running
             statistics).
         say: how votes are weighed: "learnt": by how far a witness's answers agree with each other on the recent
-            stream; "equal": all alike (printed).
+            stream; "equal": all alike, and every batch by itself, however small (printed).
         fitted: map the answers to correctness by labelled source data, which `attach(..., source=)` must then bring
             (and which it asks for by itself).
         variants: style variants a batch (the paper's N), shared between the witnesses; "adaptive": 4 to 20 each, as
@@ -85,8 +85,11 @@ class SICL(Options, Calibrator):
         return cls(**{**printed, **changes})
 
     def attach(self, target: nn.Module | Adapter, *, source: SourceData | None = None) -> Calibrated:
-        """Return a live, calibrated classifier; with source data its map to correctness is fitted on them first."""
-        spec = self if source is None else replace(self, fitted=True)
+        """Return a live, calibrated classifier; with source data its map to correctness is fitted on them first.
+
+        The printed formula knows no source data.
+        """
+        spec = self if source is None or self.relaxation == "printed" else replace(self, fitted=True)
         return Calibrator.attach(spec, target, source=source)
 
     def calibration(self, adapter: Adapter, *, source: SourceData | None = None) -> Calibration:

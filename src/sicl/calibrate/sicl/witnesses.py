@@ -7,15 +7,26 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from sicl.calibrate.sicl.anchor import Anchor
 from sicl.calibrate.sicl.options import Name, Options, Who
 from sicl.calibrate.sicl.questions import Content, Crop, Mirror, Own, Question, Style
 from sicl.calibrate.sicl.variants import Draws
+from sicl.engine.cut import find_point
 from sicl.engine.engine import Engine
 from sicl.engine.graphs import Graphs
-from sicl.engine.norms import Statistics, batch_norms, can_group, statistics_for, statistics_of
+from sicl.engine.norms import (
+    Statistics,
+    batch_norms,
+    can_group,
+    is_torchs,
+    only_normalises,
+    statistics_for,
+    statistics_of,
+)
 from sicl.engine.split import Begun, Split
+from sicl.errors import UnsupportedModelError
 
 _QUESTIONS: dict[Name, type[Question]] = {
     "softmax": Own,
@@ -51,8 +62,13 @@ class Witness:
 
 
 def witnesses_of(options: Options, anchor: Anchor, draws: Draws, graphs: Graphs) -> list[Witness]:
-    """Return who is asked; of the options' witnesses those that differ from the network."""
+    """Return who is asked: of the options' witnesses those that differ from the network.
+
+    A network that has no layer to cut at is asked nothing (by the printed formula: it is refused).
+    """
     live = anchor.live
+    if options.relaxation != "printed" and not _can_cut(options, live):
+        return [Witness("network", live, {})]
     norms = batch_norms(live)
     running = any(statistics_of(norm) == "running" for norm in norms)
     networks: dict[Who, nn.Module] = {"network": live}
@@ -60,15 +76,27 @@ def witnesses_of(options: Options, anchor: Anchor, draws: Draws, graphs: Graphs)
     if "anchor" in options.witnesses and anchor.adapts and not running:
         networks["anchor"] = anchor.network
     if "batch" in options.witnesses and running and options.norm != "frozen" and all(map(can_group, norms)):
-        networks["batch"] = by_the_batch(live)
+        networks["batch"] = live
 
     def ask(name: Who, network: nn.Module) -> Witness:
-        made = Witness(name, network, _questions(options, name, network, draws, graphs))
-        if not any(question.engine.split.batch_dependent() for question in made.questions.values()):
+        statistics: Statistics | None = "batch" if name == "batch" else None
+        made = Witness(name, network, _questions(options, name, network, draws, graphs, statistics))
+        dependent = any(question.engine.split.batch_dependent() for question in made.questions.values())
+        # As printed, every batch stands by itself.
+        if not dependent or options.say == "equal":
             return made
-        return replace(made, in_company=_questions(options, name, network, draws, graphs, "frozen"))
+        together = by_the_batch(network) if name == "batch" else network
+        return replace(made, in_company=_questions(options, name, together, draws, graphs, "frozen"))
 
     return [ask(name, network) for name, network in networks.items()]
+
+
+def _can_cut(options: Options, network: nn.Module) -> bool:
+    try:
+        find_point(network, options.layer)
+    except UnsupportedModelError:
+        return False
+    return True
 
 
 def _questions(
@@ -100,7 +128,17 @@ def by_the_batch(live: nn.Module) -> nn.Module:
     tensors = {id(tensor): tensor for tensor in (*live.parameters(), *live.buffers())}
     network = copy.deepcopy(live, tensors)
     for norm in batch_norms(network):
+        # A robust norm in training mode, as engines use to see statistics, keeps averages of its own.
+        if not is_torchs(norm) and only_normalises(norm):
+            norm.__class__ = _Plain
         # In evaluation mode, without running statistics: what torch, and subclasses, then use are the batch's.
         norm.track_running_stats = False
         norm.running_mean = norm.running_var = norm.num_batches_tracked = None
     return network
+
+
+class _Plain(_BatchNorm):
+    """Torch's batch norm, for input of any number of dimensions."""
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Accept what the layer accepted."""
