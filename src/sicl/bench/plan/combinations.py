@@ -53,7 +53,8 @@ def model_source(model: Entry, dataset: Entry, seed: int) -> str:
 
 def needs_source(entry: Entry) -> bool:
     """Say whether a method or calibrator needs labelled source data."""
-    return entry.name in registry.NEEDS_SOURCE or bool(entry.kind and entry.kind.needs_source)
+    asks = entry.name in registry.NEEDS_SOURCE or bool(entry.kind and entry.kind.needs_source)
+    return asks or bool(entry.options.get("fitted"))
 
 
 def source_of(dataset: Entry, users: Sequence[Entry]) -> dict[str, Any] | None:
