@@ -107,7 +107,8 @@ def parts(way: Calibrate, device: torch.device) -> dict[str, float]:
 def engines_of(way: Any) -> list[Any]:
     """Return the engines of a calibration, each once (none for a baseline)."""
     witnesses = getattr(getattr(way, "calibration", None), "witnesses", [])
-    return list(dict.fromkeys(q.engine for witness in witnesses for q in witness.questions.values()))
+    asked = [q for w in witnesses for q in (*w.questions.values(), *(w.in_company or {}).values())]
+    return list(dict.fromkeys(question.engine for question in asked))
 
 
 def _warm_up(way: Callable[[], Any], device: torch.device) -> dict[str, Any]:
