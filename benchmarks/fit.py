@@ -5,7 +5,6 @@ batch the share of predictions that survive the mirror under the batch's statist
 predictions (`fit`), and of those that the batch's statistics give (`self`); and how many predictions of the two
 are the same without a mirror (`agree`). A rule gives the share of the votes that the batch's statistics have.
 
-    python benchmarks/fit.py record --model cifar10=FILE --data DIR --device cuda --out fit
     python benchmarks/fit.py score fit --json results/fit-validation.json
     python benchmarks/fit.py show results/fit-validation.json
 """
@@ -18,50 +17,21 @@ import torch
 from recording import Candidate, Job, Signals, study
 from torch import Tensor
 
-import sicl
-from sicl.adapt import Moment
-from sicl.calibrate.sicl.calibration import SiclCalibration
-from sicl.calibrate.sicl.statistics import LOST, STEPS
-from sicl.calibrate.sicl.votes import Ask
-
 Share = Callable[[Signals], Tensor]
 """The share of the batch's statistics, from what was recorded."""
 
+GONE = "fit.py: the rule that this study chose is no longer part of SICL; `score` and `show` read what was recorded."
+LOST, STEPS = 0.4, 4
+"""The rule as it was built."""
 LIMITS = (0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75)
 RATIOS = (0.75, 0.8, 0.85, 0.9, 0.95)
 AGREEMENTS = (0.7, 0.75, 0.8, 0.85, 0.9)
 RAMPS = ((0.6, 0.9), (0.6, 1.0), (0.7, 0.9), (0.7, 1.0), (0.8, 1.0))
 
 
-class Both(SiclCalibration):
-    """A calibration that votes by both kinds of statistics."""
-
-    @torch.no_grad()
-    def both(self, moment: Moment) -> dict[str, torch.Tensor]:
-        """Return both mean votes, and how the statistics fit."""
-        labels = moment.logits.argmax(dim=1)
-        self.anchor.follow()
-        temperature = self.temperature(moment, labels)
-        state, out = self.generator.get_state(), {"label": labels}
-        for name, questions in (("own", self.questions), ("renewed", self.renewed)):
-            self.generator.set_state(state)
-            asks = [Ask(questions[member], n) for member, n in self.counts().items()]
-            # The mirror is asked by the batch's statistics in both cases.
-            asks[-1] = Ask(self.renewed["mirror"], 1)
-            votes = self.poll(asks, moment.images, labels, temperature, steady=False).by_name()
-            out[name] = torch.stack([votes[m].mean(self.spec.votes) for m in self.spec.members]).mean(0)
-        engine = self.renewed["mirror"].engine
-        clean = engine.begin(moment.images)
-        view = engine.logits(clean, engine.view(moment.images.flip(-1)))[0]
-        mirrored, own = (logits.argmax(dim=1) for logits in (view, engine.logits(clean)))
-        same = {"fit": mirrored == labels, "self": mirrored == own, "agree": own == labels}
-        return out | {name: equal.float().mean().expand(len(labels)) for name, equal in same.items()}
-
-
 def record(job: Job) -> None:
-    """Adapt over one stream, and write both votes."""
-    _, adapter = job.attach()
-    job.record(adapter, Both(sicl.SICL(), adapter).both)
+    """Say that there is nothing to record any more."""
+    raise SystemExit(GONE)
 
 
 def shares() -> dict[str, Share]:

@@ -3,7 +3,6 @@
 Recorded for each sample: the members' votes by the adapted network (at powers of the temperature that fits mixed
 images), by the network as attached (with the batch's statistics), and the softmax at that temperature.
 
-    python benchmarks/levels.py record --data DIR --model cifar10=FILE --device cuda --out levels
     python benchmarks/levels.py score levels --json results/levels-validation.json
     python benchmarks/levels.py show results/levels-validation.json
 """
@@ -11,55 +10,18 @@ images), by the network as attached (with the batch's statistics), and the softm
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from recording import Job, Signals, study
 from torch import Tensor
 
-import sicl
-from sicl.adapt import Moment
-from sicl.calibrate.sicl.calibration import SiclCalibration
-from sicl.engine.variants import predicted_probability
-
+GONE = "levels.py: the rule that this study chose is no longer part of SICL; `score` and `show` read what was recorded."
 POWERS = (0.0, 0.15, 0.3)
 
 
-class Recorder(SiclCalibration):
-    """The three members' votes at several temperatures, with the same noise."""
-
-    @torch.no_grad()
-    def record(self, moment: Moment, powers: tuple[float, ...], prefix: str = "") -> Signals:
-        """Return the votes on a batch, by name, and the softmax at the fitted temperature."""
-        labels = moment.logits.argmax(dim=1)
-        self.anchor.follow()
-        self.temperature(moment, labels)
-        fitted = self.temper.temperature
-        before = self.state_dict()
-        out = {f"{prefix}softmax at T": predicted_probability(moment.logits.float() / fitted, labels)}
-        for power in powers:
-            self.load_state_dict(before)
-            temperature = fitted.clamp_max(1.0) * fitted.clamp_min(1.0) ** power
-            votes, _, _ = self.ask(moment.images, labels, temperature)
-            for member in self.spec.members:
-                out[f"{prefix}{member} {power:g}"] = votes[member].mean(self.spec.votes)
-        return out
-
-
 def record(job: Job) -> None:
-    """Adapt over one stream, and write what every candidate needs."""
-    model, adapter = job.attach()
-    plain = sicl.BatchNorm().attach(model)
-    asked = sicl.SICL(content_by="adapted")
-    adapted, attached = Recorder(asked, adapter), Recorder(asked, plain)
-
-    def look(moment: Moment) -> Signals:
-        labels = moment.logits.argmax(dim=1)
-        row = {"label": labels, "softmax": predicted_probability(moment.logits, labels)}
-        row |= adapted.record(moment, POWERS)
-        return row | attached.record(replace(moment, network=plain.network), (0.0,), "attached ")
-
-    job.record(adapter, look)
+    """Say that there is nothing to record any more."""
+    raise SystemExit(GONE)
 
 
 def candidates() -> dict[str, Callable[[Signals], Tensor]]:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sicl.bench.run.schema import Record, load_records
+from sicl.bench.run.results import load_records
+from sicl.bench.run.schema import Record
 from sicl.bench.tables.names import calibrator_name
 from sicl.bench.tables.svg import Frame, Scale, number, spread_labels, tag, text
 

@@ -154,6 +154,8 @@ def test_copies_of_values_share_nothing() -> None:
     assert float(copy["votes"].hard.sum()) == 2.0
     assert copy["votes"].hard is copy["votes"].soft is copy["list"][0]
     assert difference(copy, value) > 1
+    other = EngineOptions()
+    assert own_copy([other, tensor])[0] is other
 
 
 def _style(features: Tensor, seed: int = 0) -> StyleVariants:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,9 +16,6 @@ from sicl.corruptions import VALIDATION_CORRUPTIONS, corrupt
 from sicl.errors import DataError
 from sicl.types import SourceData
 
-if TYPE_CHECKING:
-    from sicl.calibrate.sicl.calibration import SiclCalibration
-
 SHIFTS = ((None, 0), *((name, severity) for severity in (3, 5) for name in VALIDATION_CORRUPTIONS))
 """The streams made of the source data: clean, and corrupted as no benchmark's test streams are."""
 IMAGES, BATCH = 128, 64
@@ -27,6 +24,13 @@ PENALTY = 0.08
 """Of leaving the label-free confidence, for each sample that was fitted on."""
 _CLIP = 0.01
 _STEPS = 25
+
+
+class Trial(Protocol):
+    """What the map is fitted on: a calibration without one."""
+
+    def features(self, moment: Moment) -> Tensor:
+        """Return the features of a batch (N x D)."""
 
 
 class Fitted:
@@ -79,7 +83,7 @@ def log_odds(probability: Tensor) -> Tensor:
 
 
 def fit_on_source(
-    adapter: Adapter, source: SourceData, make: Callable[[Adapter], SiclCalibration], seed: int
+    adapter: Adapter, source: SourceData, make: Callable[[Adapter], Trial], seed: int
 ) -> Fitted:
     """Adapt a copy of the adapter to shifted copies of the source data, and fit the map on what SICL says of them.
 
@@ -104,7 +108,7 @@ def fit_on_source(
 
 
 def _look(
-    calibration: SiclCalibration, rows: list[Tensor], right: list[Tensor], labels: Tensor, moment: Moment
+    calibration: Trial, rows: list[Tensor], right: list[Tensor], labels: Tensor, moment: Moment
 ) -> None:
     rows.append(calibration.features(moment))
     right.append(moment.logits.argmax(dim=1) == labels.to(moment.logits.device))

@@ -40,7 +40,7 @@ class Question(ABC):
     def __init__(self, engine: Engine, draws: Draws) -> None:
         self.engine, self.draws = engine, draws
 
-    def require(self, images: Tensor) -> None:
+    def require(self, images: Tensor) -> None:  # noqa: B027
         """Raise `InputError` if the question cannot be asked of such images."""
 
     def look(self, begun: Begun) -> Tensor:
