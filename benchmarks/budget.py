@@ -56,7 +56,7 @@ def run(corruption: str, votes: str, norm: str, n: int, seed: int) -> dict[str, 
     for name, parts in confidences.items():
         confidence = torch.cat(parts)
         live: Any = panel.calibrations[name]
-        sent = sum(e.rows_sent for e in {question.engine for question in live.questions.values()})
+        sent = sum(e.rows_sent for e in {q.engine for w in live.witnesses for q in w.questions.values()})
         rows[name] = {
             "ece": 100 * float(expected_calibration_error(confidence, right)),
             # The mirror image went through an engine too, once.

@@ -106,9 +106,9 @@ def parts(way: Calibrate, device: torch.device) -> dict[str, float]:
 
 def engines_of(way: Any) -> list[Any]:
     """Return the engines of a calibration, each once (none for a baseline)."""
-    calibration = getattr(way, "calibration", None)
-    questions = getattr(calibration, "questions", {})
-    return list({id(question.engine): question.engine for question in questions.values()}.values())
+    witnesses = getattr(getattr(way, "calibration", None), "witnesses", [])
+    asked = [q for w in witnesses for q in (*w.questions.values(), *(w.in_company or {}).values())]
+    return list(dict.fromkeys(question.engine for question in asked))
 
 
 def _warm_up(way: Callable[[], Any], device: torch.device) -> dict[str, Any]:

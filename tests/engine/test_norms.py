@@ -165,6 +165,22 @@ def test_recorded_statistics_are_the_biased_moments_of_the_input() -> None:
     assert torch.allclose(variance.double(), exact.var(1, correction=0), atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [nn.BatchNorm2d, Shifted, NormAct])
+@pytest.mark.parametrize("training", [False, True])
+def test_layers_without_running_statistics_are_recorded_as_they_stand(
+    kind: type[nn.BatchNorm2d], training: bool
+) -> None:
+    """Whatever a subclass does besides: its statistics are the batch's, and repeat the pass."""
+    layer = kind(3).train(training)
+    layer.running_mean = layer.running_var = layer.num_batches_tracked = None
+    x = images(5) * 3 + 1
+    with torch.no_grad(), record_statistics(layer) as recorded:
+        expected = layer(x)
+    torch.testing.assert_close(recorded[layer][1], x.var((0, 2, 3), correction=0))
+    with torch.no_grad(), frozen_statistics(layer, recorded):
+        assert torch.allclose(layer(x), expected, atol=1e-5)
+
+
 def test_frozen_statistics_repeat_the_recorded_pass() -> None:
     """With what a batch-statistics pass normalised with, each row alone gives the same logits again."""
     model = build("resnet18").train()

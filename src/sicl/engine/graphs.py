@@ -68,8 +68,12 @@ class Graphs:
     ) -> Captures:
         """Return what captures functions of one kind, see `Captures`."""
         made = Captures(self, what, reads, most=most, generator=generator)
-        self._all.add(made)
+        self.add(made)
         return made
+
+    def add(self, captures: Captures) -> None:
+        """Let what captures give back its memory with the others."""
+        self._all.add(captures)
 
     def forget(self) -> None:
         """Give back the memory of all graphs; they are captured anew when they are needed."""
@@ -117,6 +121,13 @@ class Captures:
         self._addresses: list[int] = []
         self._moves = self._failures = 0
         self.problem = ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": {}, "_pool": None, "_addresses": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._graphs.add(self)
 
     @property
     def captured(self) -> int:
@@ -287,7 +298,10 @@ def _items(value: Any) -> Iterable[Any]:
 
 
 def own_copy(value: Any, copies: dict[int, Tensor] | None = None) -> Any:
-    """Return a tensor, sequence, mapping or dataclass with its own tensors; one that occurs twice is copied once."""
+    """Return a tensor, sequence, mapping or dataclass with its own tensors; one that occurs twice is copied once.
+
+    What holds no tensor is the same object again.
+    """
     copies = {} if copies is None else copies
     if isinstance(value, Tensor):
         if id(value) not in copies:
@@ -298,8 +312,10 @@ def own_copy(value: Any, copies: dict[int, Tensor] | None = None) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(own_copy(item, copies) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: own_copy(getattr(value, f.name), copies) for f in dataclasses.fields(value)}
-        return type(value)(**fields)
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        own = {name: own_copy(item, copies) for name, item in fields.items()}
+        same = all(own[name] is item for name, item in fields.items())
+        return value if same else type(value)(**own)
     return value
 
 

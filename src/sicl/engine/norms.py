@@ -143,7 +143,11 @@ def record_statistics(model: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor
         for module in modules:
             fresh = _fresh_buffers(module)
             module._buffers.update(running_mean=fresh[0], running_var=fresh[1], num_batches_tracked=None)
-            module.training, module.track_running_stats, module.momentum = True, True, 1.0
+            if is_torchs(module) or module.training:
+                module.training, module.track_running_stats, module.momentum = True, True, 1.0
+            else:
+                # In training mode a subclass may do something else than it does as it stands.
+                module.__dict__["forward"] = _Recording(module, 1)
             stack.callback(module.register_forward_pre_hook(_count_into(counts)).remove)
         yield recorded
         for module in modules:
@@ -255,6 +259,15 @@ class _Grouped:
 
     def normalise(self, x: Tensor) -> Tensor:
         return grouped_batch_norm(x, self.groups, self.module.weight, self.module.bias, self.module.eps)
+
+
+class _Recording(_Grouped):
+    """The forward of a batch norm that leaves the statistics of its input in its buffers."""
+
+    def normalise(self, x: Tensor) -> Tensor:
+        module = self.module
+        mean, variance = module._buffers["running_mean"], module._buffers["running_var"]
+        return F.batch_norm(x, mean, variance, module.weight, module.bias, True, 1.0, module.eps)
 
 
 def grouped_batch_norm(

@@ -82,7 +82,7 @@ class Passes:
         if self.twin.records:
             traced = self._trace(base, 1, records=True)
             key = ("record", tuple(base.shape))
-            moments = self._replayed(traced, key, lambda t: self._record(*t), [base, moments])
+            moments = self._replayed(traced is not None, key, lambda t: self._record(*t), [base, moments])
         return Begun(images, features, base, moments=moments)
 
     def cast(self, features: Tensor) -> Tensor:
@@ -133,14 +133,15 @@ class Passes:
     def _of(
         self, variants: Variants, base: Tensor, what: str, function: Function, tensors: list[Tensor]
     ) -> Any:
-        """Run a function of variants; by a graph if they have a traced pass, which the first call makes."""
-        traced = self._traced.get(((len(variants) * len(base), *base.shape[1:]), len(variants), False))
+        """Run a function of variants; by a graph unless they are known to have no traced pass."""
+        shape = (len(variants) * len(base), *base.shape[1:])
         tensors = [*tensors, *variants.tensors()]
         key = (what, variants.kind(), len(variants), *(tuple(t.shape) for t in tensors))
-        return self._replayed(traced, key, function, tensors)
+        known = self._traced.get((shape, len(variants), False), "not yet")
+        return self._replayed(known is not None, key, function, tensors)
 
-    def _replayed(self, traced: Traced | None, key: Any, function: Function, tensors: list[Tensor]) -> Any:
-        if traced is None or not self.captures:
+    def _replayed(self, possible: bool, key: Any, function: Function, tensors: list[Tensor]) -> Any:
+        if not possible or not self.captures:
             return function(tensors)
         return self._suffix((self.generation, *key), function, tensors)
 

@@ -211,11 +211,10 @@ class Split:
 
     def batch_dependent(self) -> list[_BatchNorm]:
         """Return the batch norms that use the batch's own statistics in a clean pass."""
+        norms = batch_norms(self.network)
         if self.statistics == "running":
-            return []
-        return [
-            m for m in batch_norms(self.network) if self.statistics == "batch" or statistics_of(m) == "batch"
-        ]
+            return [norm for norm in norms if norm.running_mean is None]
+        return [norm for norm in norms if self.statistics == "batch" or statistics_of(norm) == "batch"]
 
     def _mode(self) -> AbstractContextManager[None]:
         modes = {"batch": batch_statistics, "running": running_statistics}

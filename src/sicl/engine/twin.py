@@ -213,10 +213,9 @@ class Twin:
     def _statistics(self, live: _BatchNorm) -> Statistics:
         """What variants are normalised with at a layer."""
         asked = self.live.statistics
-        if asked in ("running", "batch"):
-            return asked
-        stands = statistics_of(live)
-        return "frozen" if asked == "frozen" and stands == "batch" else stands
+        if live not in self.live.batch_dependent():
+            return "running"
+        return "frozen" if asked == "frozen" else "batch"
 
     def _cast(self, images: Tensor) -> None:
         kept = {id(t) for slot in self.slots for t in _own(slot.own)}

@@ -27,7 +27,7 @@ from sicl.types import Prediction, SourceData
 
 if TYPE_CHECKING:
     from sicl.calibrate import Calibrated
-    from sicl.monitor.options import Options
+    from sicl.monitor.options import MonitorOptions
 
 UNREAD_LABEL = -1
 """The label of an image that holds NaN or infinities; its confidence is 0."""
@@ -69,7 +69,7 @@ class Monitored:
 
     def __init__(
         self,
-        spec: Options,
+        spec: MonitorOptions,
         trusted: Calibrated,
         *,
         source: SourceData | None = None,

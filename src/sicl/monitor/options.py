@@ -13,7 +13,7 @@ POLICIES = ("warn", "freeze", "reset", "rollback")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class MonitorOptions:
     """The fields of `Monitor`, where each is explained."""
 
     window: int = 256

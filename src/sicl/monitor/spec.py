@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sicl.monitor.options import POLICIES, Options
+from sicl.monitor.options import POLICIES, MonitorOptions
 
 if TYPE_CHECKING:
     from sicl.calibrate import Calibrated
@@ -17,7 +17,7 @@ __all__ = ["POLICIES", "Monitor"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Monitor(Options):
+class Monitor(MonitorOptions):
     """Watch a calibrated classifier without labels: `monitored = sicl.Monitor().attach(trusted)`.
 
     Four claims make a stream that is well, each about the mean of a score given all that came before: confidence

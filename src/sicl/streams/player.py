@@ -23,7 +23,7 @@ CHUNK_BYTES = 16 * 2**20
 CHUNK_BATCHES = 16
 
 
-class Settings(Protocol):
+class PlayerSettings(Protocol):
     """What playing needs to know of a stream's options."""
 
     @property
@@ -40,7 +40,7 @@ class Playable(Protocol):
     """What can be played: `sicl.streams.base.Stream`."""
 
     @property
-    def settings(self) -> Settings: ...
+    def settings(self) -> PlayerSettings: ...
 
     @property
     def ood_name(self) -> str | None: ...
@@ -54,7 +54,7 @@ class OpenStream:
 
     plan: Plan
     dataset: Dataset
-    settings: Settings
+    settings: PlayerSettings
     device: torch.device
     ood: Images | None = None
     cache: ImageCache | None = None

@@ -101,8 +101,9 @@ class SiclCalibration(Calibration):
             self.temper.observe(moment.images, labels, partial(predicted_logits, moment.network))
         votes, begun = self._poll(asked, begun, moment.images, labels)
         answers, errors, signals = self._answers(asked, votes, moment.logits, labels)
+        sure = {who: _sureness(questions, votes, signals) for who, questions in asked.items()}
         collapse = self._collapse(asked, moment.images, labels, begun)
-        confidence, error = self._weigh(answers, errors, collapse, signals)
+        confidence, error = self._weigh(answers, errors, sure, collapse, signals)
         if self.spec.relaxation == "printed":
             content = votes[asked["network"]["content"]]
             kept, doubt = 1 - content.mean(self.spec.votes), self._error(content)
@@ -236,13 +237,13 @@ class SiclCalibration(Calibration):
         return answers, errors, signals
 
     def _weigh(
-        self, answers: Answers, errors: Answers, collapse: Tensor, signals: Signals
+        self, answers: Answers, errors: Answers, sure: dict[Who, Tensor], collapse: Tensor, signals: Signals
     ) -> tuple[Tensor, Tensor]:
         """Return the mean of all answers, by how much say each has, and its standard error."""
         if self.spec.say == "equal":
             rows, doubts = torch.cat(list(answers.values())), torch.cat(list(errors.values()))
             return rows.mean(dim=0), doubts.square().sum(dim=0).sqrt() / len(rows)
-        self.say.observe(answers)
+        self.say.observe(answers, sure)
         shares, says = zip(*map(self.say.weights, answers))
         say = torch.stack(says)
         if "anchor" in answers:
@@ -305,3 +306,9 @@ class SiclCalibration(Calibration):
         self.say.load_state_dict(state["say"])
         self.level.load_state_dict(state["level"])
         self.fitted = None if state["fitted"] is None else Fitted(**state["fitted"])
+
+
+def _sureness(questions: dict[Name, Question], votes: dict[Question, Votes], signals: Signals) -> Tensor:
+    """How sure a witness is of each sample, whatever it takes it for: over what is asked of every witness."""
+    tops = [votes[question].top.mean(dim=0) for name, question in questions.items() if name != "softmax"]
+    return torch.stack(tops).mean(dim=0) if tops else signals["softmax"]

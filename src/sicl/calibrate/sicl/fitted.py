@@ -26,11 +26,11 @@ _CLIP = 0.01
 _STEPS = 25
 
 
-class Asks(Protocol):
-    """A label-free SICL, live."""
+class Trial(Protocol):
+    """What the map is fitted on: a calibration without one."""
 
     def features(self, moment: Moment) -> Tensor:
-        """Return what it says of each sample of a batch (N x D)."""
+        """Return the features of a batch (N x D)."""
 
 
 class Fitted:
@@ -82,7 +82,9 @@ def log_odds(probability: Tensor) -> Tensor:
     return (p / (1 - p)).log()
 
 
-def fit_on_source(adapter: Adapter, source: SourceData, make: Callable[[Adapter], Asks], seed: int) -> Fitted:
+def fit_on_source(
+    adapter: Adapter, source: SourceData, make: Callable[[Adapter], Trial], seed: int
+) -> Fitted:
     """Adapt a copy of the adapter to shifted copies of the source data, and fit the map on what SICL says of them.
 
     Raises:
@@ -105,7 +107,9 @@ def fit_on_source(adapter: Adapter, source: SourceData, make: Callable[[Adapter]
     return Fitted.fit(torch.cat(rows), torch.cat(right))
 
 
-def _look(calibration: Asks, rows: list[Tensor], right: list[Tensor], labels: Tensor, moment: Moment) -> None:
+def _look(
+    calibration: Trial, rows: list[Tensor], right: list[Tensor], labels: Tensor, moment: Moment
+) -> None:
     rows.append(calibration.features(moment))
     right.append(moment.logits.argmax(dim=1) == labels.to(moment.logits.device))
 
