@@ -1,6 +1,6 @@
 """What calibrated confidence is worth without labels: estimated accuracy and promised risk, over records.
 
-    python benchmarks/risk.py results/resnet18-cifar10-c results/resnet18-cifar100-c [--svg FILE] [--json FILE]
+    python benchmarks/risk.py results/resnet18-cifar10-c.jsonl.xz [MORE ...] [--svg FILE] [--json FILE]
 
 For every calibrator of the records: how far the mean confidence of a 256-sample window lies from its accuracy, and
 the error rate of the samples that `accept(risk=...)` would take, beside the rate it promised. Records keep 15

@@ -17,12 +17,12 @@ from sicl.metrics import auroc, expected_calibration_error
 
 HEALTHY = ("tent", "eata", "sar", "rotta", "sotta")
 MEANS = {
-    "default: mean of stem swap, content x1, mirror (pooled)": [
+    "mean of stem swap, content x1, mirror (pooled)": [
         "stem.swap0.pooled.soft",
         "layer1.content1.pooled.soft",
         "flip.soft",
     ],
-    "default's votes, frozen: mean of stem swap, content x1, mirror": [
+    "mean of stem swap, content x1, mirror (frozen)": [
         "stem.swap0.frozen.soft",
         "layer1.content1.frozen.soft",
         "flip.soft",

@@ -128,7 +128,9 @@ def measured_figures() -> dict[str, str]:
     out = run(_panel(), images)
     right = out["SICL"]["labels"] == labels
     style = out["SICL"].get("style_invariance", out["SICL"]["confidence"])
-    asked = [s for s in ("style", "content", "mirror") if f"{s}_invariance" in out["SICL"]] or ["SICL"]
+    asked = [s for s in ("mirror", "crop", "style", "content") if f"{s}_invariance" in out["SICL"]] or [
+        "SICL"
+    ]
     votes = [out["SICL"].get(f"{s}_invariance", out["SICL"]["confidence"]) for s in asked]
     votes.append(out["softmax"]["confidence"])
     edges = [f"{i / 10:.1f}" for i in range(10)]

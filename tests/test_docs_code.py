@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import sys
 import warnings
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 import torch
 import typer.main
 
+from sicl.bench.run.results import load_records
 from sicl.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,8 +46,11 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files that pages take for granted: a plan, and the records of a run."""
     monkeypatch.chdir(tmp_path)
     Path("plan.toml").write_text(PLAN)
-    for folder in ("runs/mine", "sicl-runs/mine"):
-        shutil.copytree(ROOT / "results" / "demo-source", folder)
+    records = load_records(ROOT / "results" / "demo-source.jsonl.xz")
+    for folder in (Path("runs/mine"), Path("sicl-runs/mine")):
+        folder.mkdir(parents=True)
+        for record in records:
+            (folder / f"{record.cell_id}.json").write_text(record.to_json())
 
 
 @pytest.mark.parametrize("page", _with_blocks("python", "py"), ids=lambda p: str(p.relative_to(ROOT)))

@@ -59,7 +59,7 @@ def test_a_count_must_be_an_integer(kind: type, value: Any) -> None:
     ("make", "message"),
     [
         (lambda: SICL(variants=2.5), "`variants` must be an integer .* or 'adaptive', got 2.5"),
-        (lambda: SICL(members=("stile",)), "`members` must be one of style, .*Did you mean 'style'"),
+        (lambda: SICL(members=("stile",)), "`members` must be one of softmax, .*Did you mean 'style'"),
         (lambda: SICL(temper=1), "`temper` must be True or False, got 1"),
         (lambda: SICL(layer=3), "`layer` must be a string"),
         (lambda: SICL(layer="\ud800"), "`layer` must be a string of valid Unicode"),

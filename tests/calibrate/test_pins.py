@@ -9,6 +9,7 @@ from pinned import CASES, machine, on_file, values_of
 MACHINE, ON_FILE = on_file()
 
 
+@pytest.mark.filterwarnings("ignore:Tent normalises a batch of one image")
 @pytest.mark.parametrize("name", CASES)
 def test_confidences_and_signals_are_those_on_file(name: str) -> None:
     """Bit for bit on the machine that wrote them, within rounding elsewhere."""

@@ -18,10 +18,14 @@ def _answers(*noise: float, n: int = 256, seed: int = 0) -> Tensor:
     return torch.stack(rows)
 
 
-def _learnt(batches: dict[Who, list[Tensor]]) -> Say:
+def _learnt(batches: dict[Who, list[Tensor]], **sure: float) -> Say:
+    """After these batches; every witness is as sure as `sure` says, or one in two."""
     say = Say()
     for parts in zip(*batches.values()):
-        say.observe(dict(zip(batches, parts)))
+        answers = dict(zip(batches, parts))
+        say.observe(
+            answers, {who: torch.full((rows.shape[1],), sure.get(who, 0.5)) for who, rows in answers.items()}
+        )
     return say
 
 
@@ -47,6 +51,15 @@ def test_all_count_alike_before_anything_was_seen() -> None:
         share, weight = say.weights(name)
         torch.testing.assert_close(share, torch.full((2,), 0.5))
         assert float(weight) == pytest.approx((PRIOR / (1 - PRIOR)) ** 2, rel=0.3)
+
+
+def test_statistics_that_make_the_network_less_sure_have_less_say() -> None:
+    """The same parameters by two kinds of statistics: the batch's count by the square of the ratio of the odds."""
+    answers = {"network": [_answers(0.3, 0.3)], "batch": [_answers(0.3, 0.3)]}
+    alike, less = _learnt(answers), _learnt(answers, network=0.8, batch=0.5)
+    assert float(alike.weights("batch")[1]) == pytest.approx(float(alike.weights("network")[1]))
+    assert float(less.weights("batch")[1]) == pytest.approx(float(alike.weights("batch")[1]) / 16, rel=1e-4)
+    assert float(less.weights("network")[1]) == pytest.approx(float(alike.weights("network")[1]))
 
 
 def test_say_does_not_depend_on_how_the_stream_is_cut_into_batches() -> None:
@@ -77,9 +90,9 @@ def test_the_memory_is_bounded_and_forgets_what_was_long_ago() -> None:
     say = _learnt({"network": [_answers(0.2, 0.2, 0.2, seed=s) for s in range(4)]})
     before = float(say.weights("network")[0][2])
     for seed in range(4):
-        say.observe({"network": _answers(0.2, 0.2, 1.0, seed=seed)})
+        say.observe({"network": _answers(0.2, 0.2, 1.0, seed=seed)}, {"network": torch.full((256,), 0.5)})
     assert float(say.weights("network")[0][2]) < 0.3 * before
-    assert len(say.state_dict()["network"]["rows"]) == WINDOW
+    assert len(say.state_dict()["answers"]["network"]["rows"]) == WINDOW
 
 
 def test_a_saved_say_weighs_as_the_original() -> None:

@@ -73,7 +73,7 @@ class Mirror(Question):
 
     name = "mirror"
 
-    def require(self, images: Tensor) -> None:  # noqa: B027
+    def require(self, images: Tensor) -> None:
         _require_pixels(images)
 
     def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
