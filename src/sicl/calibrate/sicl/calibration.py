@@ -23,7 +23,7 @@ from sicl.calibrate.sicl.company import Company
 from sicl.calibrate.sicl.fitted import Fitted, fit_on_source, log_odds
 from sicl.calibrate.sicl.options import Name, Options, Who
 from sicl.calibrate.sicl.questions import N_CROPS, Question
-from sicl.calibrate.sicl.say import WINDOW, Say
+from sicl.calibrate.sicl.say import LEARNER, WINDOW, Say
 from sicl.calibrate.sicl.temper import Temper
 from sicl.calibrate.sicl.variants import SMALL_BATCH, Draws
 from sicl.calibrate.sicl.votes import Ask, Poll, paired, standard_error
@@ -207,7 +207,7 @@ class SiclCalibration(Calibration):
         else:
             style = self.spec.variants
             style = max(1, style // witnesses) if self.spec.say == "learnt" else style
-        return {"softmax": 1, "mirror": 1, "crop": N_CROPS, "style": style, "content": content}
+        return {"mirror": 1, "crop": N_CROPS, "style": style, "content": content}
 
     def _answers(
         self, asked: Asked, votes: dict[Question, Votes], logits: Tensor, labels: Tensor
@@ -247,8 +247,10 @@ class SiclCalibration(Calibration):
         shares, says = zip(*map(self.say.weights, answers))
         say = torch.stack(says)
         if "anchor" in answers:
-            lost = torch.stack([collapse if name == "network" else 0 * collapse for name in answers])
-            say = say * (1 - lost)
+            kept = torch.stack(
+                [LEARNER * (1 - collapse) if who == "network" else 1 + 0 * collapse for who in answers]
+            )
+            say = say * kept
         say = say / say.sum()
         signals |= {f"say_{name}": weight for name, weight in zip(answers, say)}
         confidence, variance = 0.0 * signals["softmax"], 0.0 * signals["softmax"]
@@ -309,6 +311,6 @@ class SiclCalibration(Calibration):
 
 
 def _sureness(questions: dict[Name, Question], votes: dict[Question, Votes], signals: Signals) -> Tensor:
-    """How sure a witness is of each sample, whatever it takes it for: over what is asked of every witness."""
-    tops = [votes[question].top.mean(dim=0) for name, question in questions.items() if name != "softmax"]
+    """How sure a witness is of each sample, whatever it takes it for: over all that is asked of it."""
+    tops = [votes[question].top.mean(dim=0) for question in questions.values()]
     return torch.stack(tops).mean(dim=0) if tops else signals["softmax"]

@@ -14,7 +14,7 @@ from sicl.calibrate.sicl.options import Name
 from sicl.calibrate.sicl.variants import Draws
 from sicl.engine.engine import Engine
 from sicl.engine.split import Begun
-from sicl.engine.variants import GivenVariants, JoinedVariants, Variants
+from sicl.engine.variants import JoinedVariants, Variants
 from sicl.errors import InputError
 
 Strength = Tensor | float
@@ -57,15 +57,6 @@ class Question(ABC):
             n: how many.
             strength: how hard to perturb; 1 is the spec's.
         """
-
-
-class Own(Question):
-    """What the witness says itself: the batch unchanged."""
-
-    name = "softmax"
-
-    def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
-        return GivenVariants(begun.base.unsqueeze(0))
 
 
 class Mirror(Question):

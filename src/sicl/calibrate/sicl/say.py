@@ -13,6 +13,8 @@ WINDOW = 512
 """How many recent samples agreement is measured on."""
 PRIOR, DOUBT = 0.5, 16
 """The agreement that is assumed before anything was seen, and how many samples that counts as."""
+LEARNER = 1 / 3
+"""What a network that adapts to its own predictions counts beside the anchor: it becomes too sure of them."""
 MOST = 0.97
 """The highest agreement that is believed: a witness whose answers are all the same is not infinitely sure."""
 

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from sicl.calibrate.sicl.anchor import Anchor
 from sicl.calibrate.sicl.options import Name, Options, Who
-from sicl.calibrate.sicl.questions import Content, Crop, Mirror, Own, Question, Style
+from sicl.calibrate.sicl.questions import Content, Crop, Mirror, Question, Style
 from sicl.calibrate.sicl.variants import Draws
 from sicl.engine.cut import find_point
 from sicl.engine.engine import Engine
@@ -29,7 +29,6 @@ from sicl.engine.split import Begun, Split
 from sicl.errors import UnsupportedModelError
 
 _QUESTIONS: dict[Name, type[Question]] = {
-    "softmax": Own,
     "mirror": Mirror,
     "crop": Crop,
     "style": Style,
@@ -80,13 +79,13 @@ def witnesses_of(options: Options, anchor: Anchor, draws: Draws, graphs: Graphs)
 
     def ask(name: Who, network: nn.Module) -> Witness:
         statistics: Statistics | None = "batch" if name == "batch" else None
-        made = Witness(name, network, _questions(options, name, network, draws, graphs, statistics))
+        made = Witness(name, network, _questions(options, network, draws, graphs, statistics))
         dependent = any(question.engine.split.batch_dependent() for question in made.questions.values())
         # As printed, every batch stands by itself.
         if not dependent or options.say == "equal":
             return made
         together = by_the_batch(network) if name == "batch" else network
-        return replace(made, in_company=_questions(options, name, together, draws, graphs, "frozen"))
+        return replace(made, in_company=_questions(options, together, draws, graphs, "frozen"))
 
     return [ask(name, network) for name, network in networks.items()]
 
@@ -101,7 +100,6 @@ def _can_cut(options: Options, network: nn.Module) -> bool:
 
 def _questions(
     options: Options,
-    name: Who,
     network: nn.Module,
     draws: Draws,
     graphs: Graphs,
@@ -117,8 +115,8 @@ def _questions(
     found: dict[Name, Question] = {}
     for asked in options.asked:
         cut = engine(options.content_layer if asked == "content" else options.layer)
-        # The network's own answer is known: its logits.
-        if asked != "softmax" or name != "network":
+        # The softmax needs no asking: it is what the network predicts with.
+        if asked != "softmax":
             found[asked] = _QUESTIONS[asked](cut, draws)
     return found
 
