@@ -113,6 +113,7 @@ def test_every_level_gives_the_plain_loops_votes(level: str, norm: str, name: st
         votes = runner.votes(begun, variants, labels)
         expected = by_hand(model, variants.make(begun.features), labels, norm)
         assert torch.allclose(votes.soft, expected.soft, atol=1e-3)
+        assert torch.allclose(votes.top, expected.top, atol=1e-3)
         assert torch.equal(votes.hard, expected.hard)
     assert runner.name == ("plain" if level == "plain" else f"{level} float32")
 

@@ -155,15 +155,14 @@ class SiclCalibration(Calibration):
             except InputError:
                 if self.spec.relaxation == "printed":
                     raise
-        alone = self.spec.members == ("softmax",)
-        if not found and not alone:
+        if not found and self.spec.members != ("softmax",):
             warnings.warn(
                 f"SICL can ask {type(self.anchor.live).__name__} nothing about images of shape {tuple(shape)} (no "
                 "layer to cut it at, or nothing to mirror or crop): the confidence is its tempered softmax.",
                 stacklevel=2,
             )
-        self._possible[shape] = found | {"softmax"} if found or alone else set()
-        return self._possible[shape]
+        self._possible[shape] = found
+        return found
 
     def _poll(
         self, asked: Asked, begun: dict[Engine, Begun], images: Tensor, labels: Tensor
