@@ -20,7 +20,7 @@ except ImportError as error:
     ) from error
 
 
-class ConfidenceMetric(Metric):  # type: ignore[misc]
+class ConfidenceMetric(Metric):
     """Keeps the confidences and whether each prediction was right; `value` makes a number of them."""
 
     full_state_update = False
