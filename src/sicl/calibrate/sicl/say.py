@@ -55,7 +55,8 @@ class Say:
         say = odds((share * agreement).sum()).square()
         if name == "batch":
             mine, theirs = (odds(self._sure[who].values().mean()) for who in ("batch", "network"))
-            say = say * (mine / theirs).square()
+            # A few samples are not believed at once.
+            say = say * (mine / theirs) ** (2 * len(seen) / (len(seen) + DOUBT))
         return share, say
 
     def state_dict(self) -> dict[str, Any]:
