@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sicl.calibrate.sicl.options import Who
-from sicl.calibrate.sicl.say import MOST, PRIOR, WINDOW, Say, agreements
+from sicl.calibrate.sicl.say import DOUBT, MOST, PRIOR, WINDOW, Say, agreements
 
 
 def _answers(*noise: float, n: int = 256, seed: int = 0) -> Tensor:
@@ -53,14 +53,14 @@ def test_all_count_alike_before_anything_was_seen() -> None:
         assert float(weight) == pytest.approx((PRIOR / (1 - PRIOR)) ** 2, rel=0.3)
 
 
-def test_statistics_that_make_the_network_less_sure_have_less_say() -> None:
-    """The same parameters by two kinds of statistics: the batch's count by the square of the ratio of the odds."""
-    answers = {"network": [_answers(0.3, 0.3)], "batch": [_answers(0.3, 0.3)]}
+@pytest.mark.parametrize("n", [1, 16, 512])
+def test_statistics_that_make_the_network_less_sure_have_less_say(n: int) -> None:
+    """The batch's count by the ratio of the odds, squared once many samples were seen; a few are not believed."""
+    answers = {"network": [_answers(0.3, 0.3, n=n)], "batch": [_answers(0.3, 0.3, n=n)]}
     alike, less = _learnt(answers), _learnt(answers, network=0.8, batch=0.5)
-    assert float(alike.weights("batch")[1]) == pytest.approx(float(alike.weights("network")[1]))
-    assert float(less.weights("batch")[1]) == pytest.approx(
-        float(alike.weights("batch")[1]) / 16 ** (256 / 272), rel=1e-4
-    )
+    assert float(alike.weights("batch")[1]) == pytest.approx(float(alike.weights("network")[1]), rel=1e-4)
+    ratio = float(less.weights("batch")[1] / alike.weights("batch")[1])
+    assert ratio == pytest.approx((1 / 4) ** (2 * n / (n + DOUBT)), rel=1e-3)
     assert float(less.weights("network")[1]) == pytest.approx(float(alike.weights("network")[1]))
 
 
