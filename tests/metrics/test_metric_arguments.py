@@ -26,6 +26,7 @@ HALF, RIGHT = torch.full((4,), 0.5), torch.tensor([True, False, True, True])
         [[1], [1, 2]],
     ],
     ids=str,
+    ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize(
     "metric", [metrics.brier_score, metrics.auroc, metrics.aurc, metrics.expected_calibration_error]

@@ -79,6 +79,9 @@ class ModelConfig(Spec):
         require_between(1, LARGEST_WIDTH, width=self.width, n_classes=self.n_classes)
         object.__setattr__(self, "mean", require_channels(mean=self.mean))
         object.__setattr__(self, "std", require_channels(std=self.std))
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != 3:
+                raise OptionError(f"`{name}` must have three values, got {len(values)}.")
         require_between(-1e3, 1e3, **{f"mean[{i}]": value for i, value in enumerate(self.mean)})
         require_between(1e-6, 1e3, **{f"std[{i}]": value for i, value in enumerate(self.std)})
 
