@@ -25,7 +25,6 @@ HALF, RIGHT = torch.full((4,), 0.5), torch.tensor([True, False, True, True])
         {"a": 1},
         [[1], [1, 2]],
     ],
-    ids=str,
     ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize(
