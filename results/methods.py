@@ -18,7 +18,7 @@ from statistics import mean
 
 from sicl.bench.run.results import load_records
 from sicl.bench.run.schema import Record
-from sicl.bench.tables.names import CALIBRATORS, dataset_name, method_name, model_name, stream_name
+from sicl.bench.tables.names import CALIBRATOR_NAMES, dataset_name, method_name, model_name, stream_name
 from sicl.bench.tables.svg import Scale, nice_top, spread_labels, tag, text, ticks
 from sicl.errors import SiclError
 
@@ -84,7 +84,7 @@ def table(found: Panels) -> str:
     """Return a Markdown table: a row for each method, ECE (AUROC) for each calibrator."""
     names = list(dict.fromkeys(dot.calibrator for dots in found.values() for dot in dots))
     head = ["data set", "model", "stream", "method", "cells", "accuracy"]
-    head += [f"{CALIBRATORS.get(name, name)}: ECE (AUROC)" for name in names] + ["ms a batch"]
+    head += [f"{CALIBRATOR_NAMES.get(name, name)}: ECE (AUROC)" for name in names] + ["ms a batch"]
     lines = [head, ["---"] * len(head)]
     for (dataset, model, stream), dots in found.items():
         for method in dict.fromkeys(dot.method for dot in dots):
@@ -114,7 +114,7 @@ def figure(found: Panels) -> str:
     parts = [tag("style", STYLE), tag("rect", width=width, height=height, fill="#fff")]
     x = 16.0
     for name, colour in colours.items():
-        label = CALIBRATORS.get(name, name)
+        label = CALIBRATOR_NAMES.get(name, name)
         parts += [tag("circle", cx=x, cy=12, r=4, fill=colour), text(label, x + 8, 16)]
         x += 30 + 6 * len(label)
     for i, (key, dots) in enumerate(found.items()):
@@ -138,7 +138,7 @@ def _panel(key: tuple[str, str, str], dots: Sequence[Dot], colours: dict[str, st
     parts.append(text("accuracy, %", RIGHT, BOTTOM + 28, text_anchor="end"))
     parts.append(text("ECE, %", 12, TOP - 6))
     for dot in dots:
-        tip = f"{method_name(dot.method)}, {CALIBRATORS.get(dot.calibrator, dot.calibrator)}: accuracy "
+        tip = f"{method_name(dot.method)}, {CALIBRATOR_NAMES.get(dot.calibrator, dot.calibrator)}: accuracy "
         tip += f"{dot.accuracy:.1f}, ECE {dot.ece:.1f}, AUROC {dot.auroc:.1f} over {dot.cells} of {dot.total} cells"
         fill, place = colours[dot.calibrator], {"cx": across(dot.accuracy), "cy": down(dot.ece)}
         parts.append(tag("circle", tag("title", escape(tip)), **place, r=4, fill=fill, fill_opacity="0.85"))

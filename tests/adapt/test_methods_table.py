@@ -12,7 +12,7 @@ from sicl.bench.plan.plan import load_plan
 from sicl.bench.tables.names import METHODS
 
 ROOT = Path(__file__).parents[2]
-RECORDS = ROOT / "results" / "demo-before"
+RECORDS = ROOT / "results" / "demo-before.jsonl.xz"
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
