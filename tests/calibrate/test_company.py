@@ -12,6 +12,8 @@ from torch import Tensor
 import sicl
 from sicl.calibrate.sicl.company import SIZE, Company
 from sicl.calibrate.sicl.votes import Ask
+from sicl.calibrate.sicl.witnesses import Witness
+from sicl.errors import UnsupportedModelError
 
 VOTES = ("mirror", "crop")
 STREAM = images(192, seed=3)
@@ -140,3 +142,17 @@ def test_a_stream_sorted_by_class_is_normalised_in_company(method: Any, asked: l
     assert calibration.company.state_dict()["mixed"] is False
     assert list(found) == asked
     assert {len(b.beside) for b in begun.values()} == ({SIZE} if "anchor" in asked else set())
+
+
+def test_a_witness_that_cannot_keep_statistics_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prediction still comes: of the network itself."""
+    trusted = _after_two_batches()
+
+    def refuse(*_: Any) -> Any:
+        raise UnsupportedModelError("does not give the same logits")
+
+    monkeypatch.setattr(Witness, "begin_in_company", refuse)
+    out = trusted(STREAM[128:130])
+    assert "say_batch" not in out.signals
+    assert float(out.signals["say_network"]) == 1.0
+    assert bool(out.confidence.isfinite().all())

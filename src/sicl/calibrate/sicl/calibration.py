@@ -32,7 +32,7 @@ from sicl.engine.engine import Engine
 from sicl.engine.graphs import Graphs
 from sicl.engine.split import Begun
 from sicl.engine.variants import Votes, predicted_probability
-from sicl.errors import InputError
+from sicl.errors import InputError, UnsupportedModelError
 from sicl.types import SourceData
 
 Signals = dict[str, Tensor]
@@ -136,9 +136,15 @@ class SiclCalibration(Calibration):
             if witness.name == "batch" and (company is not None) != (len(images) < SMALL_BATCH):
                 continue
             asked[witness.name] = witness.questions
-            if witness.in_company is not None and company is not None:
+            if witness.in_company is None or company is None:
+                continue
+            try:
                 begun |= witness.begin_in_company(images, company)
                 asked[witness.name] = witness.in_company
+            except UnsupportedModelError:
+                # Statistics of a few rows can be too ill-conditioned to keep; the network still answers.
+                if witness.name == "batch":
+                    del asked[witness.name]
         asked = {who: {n: q for n, q in all_.items() if n in possible} for who, all_ in asked.items()}
         return {who: some for who, some in asked.items() if some or who == "network"}, begun
 
