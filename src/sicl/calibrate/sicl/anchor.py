@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+
 from torch import Tensor, nn
 
 from sicl.calibrate._passes import predicted_logits

@@ -17,7 +17,7 @@ from sicl.calibrate._base import Calibration
 from sicl.calibrate._memory import Recent
 from sicl.calibrate._passes import device_of, predicted_logits
 from sicl.calibrate.sicl.anchor import Anchor
-from sicl.calibrate.sicl.budget import ROUNDS, settle
+from sicl.calibrate.sicl.budget import ROUNDS, Latency, ladder, settle
 from sicl.calibrate.sicl.company import Company
 from sicl.calibrate.sicl.fitted import Fitted, fit_on_source, log_odds
 from sicl.calibrate.sicl.information import POWER, Information
@@ -64,12 +64,16 @@ class SiclCalibration(Calibration):
         self.company = Company(spec.seed)
         self.say = Say()
         self.level = Recent(WINDOW)
+        self.latency = None if spec.budget_ms is None else Latency(spec.budget_ms, ladder(spec))
+        if self.latency is not None:
+            self.rehearsals = 12  # what a budget buys must be found as well
         self.fitted: Fitted | None = None
         self._possible: dict[torch.Size, set[Name]] = {}
         self.reset()
         if source is not None:
             # Graphs cost more to capture than eighteen batches give back.
-            trial = replace(spec, fitted=False, engine="twin" if spec.engine == "auto" else spec.engine)
+            engine: Any = "twin" if spec.engine == "auto" else spec.engine
+            trial = replace(spec, fitted=False, budget_ms=None, engine=engine)
             self.fitted = fit_on_source(adapter, source, lambda a: SiclCalibration(trial, a), spec.seed)
 
     @property
@@ -82,10 +86,22 @@ class SiclCalibration(Calibration):
         device = moment.images.device
         # Streams, graphs and kernels belong to the current device.
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            confidence, answers, signals = self._ask(moment)
-            if self.fitted is not None and len(answers) == len(self.witnesses):
+            with nullcontext() if self.latency is None else self.latency.spent_on(moment.images):
+                self._keep_to_budget()
+                confidence, answers, signals = self._ask(moment)
+            if self.fitted is not None and len(answers) == len(self.witnesses) and self._asks_all:
                 confidence = self.fitted(self._features(confidence, answers))
             return confidence, signals
+
+    @property
+    def _asks_all(self) -> bool:
+        return self.latency is None or self.latency.rung.names == self.latency.rungs[-1].names
+
+    def _keep_to_budget(self) -> None:
+        """Ask what the batch may cost; what was learnt from other questions does not hold for these."""
+        if self.latency is not None and self._bought != (names := ",".join(self.latency.rung.names)):
+            self.say.reset()
+            self._bought = names
 
     def features(self, moment: Moment) -> Tensor:
         """Return what the map to correctness is fitted on (N x D)."""
@@ -109,6 +125,9 @@ class SiclCalibration(Calibration):
             content = votes[asked["network"]["content"]]
             kept, doubt = 1 - content.mean(self.spec.votes), self._error(content)
             confidence, error = confidence * kept, torch.hypot(error * kept, confidence * doubt)
+        if self.latency is not None:
+            bought = sum(len(seen) for question, seen in votes.items() if question.name == "style")
+            signals["variants"] = torch.tensor(float(bought))
         return confidence, answers, {**signals, "error": error}
 
     def _tempers(self, asked: Asked) -> bool:
@@ -130,6 +149,8 @@ class SiclCalibration(Calibration):
         dependent = any(witness.in_company is not None for witness in self.witnesses)
         company = self.company.beside(images, labels) if dependent else None
         possible = self._can_be_asked(images)
+        if self.latency is not None:
+            possible = possible & set(self.latency.rung.names)
         begun: dict[Engine, Begun] = {}
         asked: Asked = {}
         for witness in self.witnesses:
@@ -137,7 +158,7 @@ class SiclCalibration(Calibration):
             if witness.name == "batch" and (company is not None) != (len(images) < SMALL_BATCH):
                 continue
             asked[witness.name] = witness.questions
-            if witness.in_company is None or company is None:
+            if witness.in_company is None or company is None or not possible:
                 continue
             try:
                 begun |= witness.begin_in_company(images, company)
@@ -213,6 +234,8 @@ class SiclCalibration(Calibration):
 
     def _counts(self, witnesses: int) -> dict[Name, int]:
         """How many variants each question begins with, for each witness."""
+        if self.latency is not None:
+            return self.latency.rung.counts
         content = self.spec.content_variants
         if self.spec.variants == "adaptive":
             style = content = ROUNDS[0]
@@ -299,6 +322,7 @@ class SiclCalibration(Calibration):
             part.reset()
         self.draws.styles.clear()
         self.level.clear()
+        self._bought = ""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the noise's state and the recent batches."""
@@ -311,6 +335,7 @@ class SiclCalibration(Calibration):
             "say": self.say.state_dict(),
             "level": self.level.state_dict(),
             "fitted": None if self.fitted is None else self.fitted.state_dict(),
+            **({} if self.latency is None else {"bought": self._bought}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -322,4 +347,5 @@ class SiclCalibration(Calibration):
         self.company.load_state_dict(state["company"])
         self.say.load_state_dict(state["say"])
         self.level.load_state_dict(state["level"])
+        self._bought = state.get("bought", "")
         self.fitted = None if state["fitted"] is None else Fitted(**state["fitted"])

@@ -23,10 +23,10 @@ POWER = 4
 class Information:
     """Compares other witnesses with the network, without labels.
 
-    Predictions tell something about the images if they are sharp on each and varied over all of them. Statistics that do
-    not fit blur predictions or draw them to a few classes, and a network that has collapsed is sure of one: both lower
-    the information I = H(mean p) - mean H(p) between image and predicted class. exp(I) is how many classes predictions
-    tell apart; of two witnesses it is taken on the same images, so what the stream holds cancels.
+    Predictions tell something about the images if they are sharp on each and varied over all of them. Statistics
+    that do not fit blur predictions or draw them to a few classes, and a network that has collapsed is sure of one:
+    both lower the information I = H(mean p) - mean H(p) between image and predicted class. exp(I) is how many classes
+    predictions tell apart; of two witnesses it is taken on the same images, so what the stream holds cancels.
     """
 
     def __init__(self) -> None:
@@ -79,5 +79,5 @@ class Information:
 def information(probabilities: Tensor) -> Tensor:
     """Return the mutual information of image and class, in nats (N x ... x K gives ...)."""
     each = torch.special.entr(probabilities).sum(dim=-1).mean(dim=0)
-    together: Tensor = torch.special.entr(probabilities.mean(dim=0)).sum(dim=-1)
-    return together - each
+    gained: Tensor = torch.special.entr(probabilities.mean(dim=0)).sum(dim=-1) - each
+    return gained

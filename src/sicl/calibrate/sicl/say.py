@@ -46,11 +46,11 @@ class Say:
         agreement = agreements(self._recent[name].values())
         return agreement / agreement.sum()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[Who, Any]:
         """Return the recent answers."""
         return {name: recent.state_dict() for name, recent in self._recent.items()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[Who, Any]) -> None:
         """Take over a state that `state_dict` gave."""
         self._recent = {name: Recent(WINDOW) for name in state}
         for name, recent in self._recent.items():
