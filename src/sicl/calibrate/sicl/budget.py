@@ -102,10 +102,10 @@ def ladder(options: Options) -> tuple[Rung, ...]:
 class Latency:
     """Chooses what to ask, batch by batch, by how long the batches before took.
 
-    The two cheapest are measured first. A price is known by the median of its last times, for batches of about one size;
-    one that was not paid recently is estimated by the straight line through those that are known, beginning at the
-    nearest. The dearest that fits is chosen, in steps: of at most twice the passes of what was paid recently, or the next one. So
-    the choice depends on `clock` alone, and changes only between batches.
+    The two cheapest are measured first. A price is known by the median of its last times, for batches of about one
+    size; one that was not paid recently is estimated by the straight line through those that were, beginning at the
+    nearest. The dearest that fits is chosen, in steps: of at most twice the passes of what was paid recently, or the
+    next one. So the choice depends on `clock` alone, and changes only between batches.
 
     Args:
         budget: milliseconds that a batch may take.

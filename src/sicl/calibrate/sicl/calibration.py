@@ -51,6 +51,8 @@ class SiclCalibration(Calibration):
         source: labelled source data to fit the map to correctness on.
     """
 
+    _bought: str
+
     def __init__(self, spec: Options, adapter: Adapter, source: SourceData | None = None) -> None:
         self.spec = spec
         self.anchor = Anchor(adapter.network)
