@@ -27,7 +27,7 @@ def _learnt(*batches: Tensor) -> Say:
 
 def test_a_question_that_is_noise_loses_its_say() -> None:
     """Three questions agree, the fourth is unrelated: it counts for little, the others alike."""
-    share = _learnt(_answers(0.2, 0.2, 0.2, 1.0)).shares("network")
+    share, _ = _learnt(_answers(0.2, 0.2, 0.2, 1.0)).weights("network")
     assert float(share.sum()) == pytest.approx(1.0)
     assert float(share[3]) < 0.1
     assert float(share[:3].max() / share[:3].min()) < 1.2
@@ -35,13 +35,22 @@ def test_a_question_that_is_noise_loses_its_say() -> None:
 
 def test_all_count_alike_before_anything_was_seen() -> None:
     """One sample says nothing about agreement: the prior rules."""
-    torch.testing.assert_close(_learnt(_answers(0.1, 1.0, n=1)).shares("network"), torch.full((2,), 0.5))
+    share, weight = _learnt(_answers(0.1, 1.0, n=1)).weights("network")
+    torch.testing.assert_close(share, torch.full((2,), 0.5))
+    assert float(weight) == pytest.approx((PRIOR / (1 - PRIOR)) ** 2, rel=0.3)
+
+
+def test_a_witness_with_unrelated_answers_loses_its_say() -> None:
+    """Beside one whose answers agree; by the square of the odds."""
+    (_, knows), (_, guesses) = (_learnt(_answers(*3 * [noise])).weights("network") for noise in (0.2, 1.0))
+    assert float(guesses) < 0.02 * float(knows)
 
 
 def test_say_does_not_depend_on_how_the_stream_is_cut_into_batches() -> None:
     """The same samples in batches of 1, 16 and 256 teach the same."""
     stream = _answers(0.2, 0.5, 1.0)
-    found = [_learnt(*stream.split(size, dim=1)).shares("network") for size in (1, 16, 256)]
+    learnt = [_learnt(*stream.split(size, dim=1)).weights("network") for size in (1, 16, 256)]
+    found = [torch.cat([share, weight.unsqueeze(0)]) for share, weight in learnt]
     torch.testing.assert_close(found[0], found[1])
     torch.testing.assert_close(found[0], found[2])
 
@@ -61,10 +70,10 @@ def test_agreement_is_the_mean_correlation_with_the_others() -> None:
 def test_the_memory_is_bounded_and_forgets_what_was_long_ago() -> None:
     """A question that turns to noise loses the say it had, and no more than a window is kept."""
     say = _learnt(*(_answers(0.2, 0.2, 0.2, seed=s) for s in range(4)))
-    before = float(say.shares("network")[2])
+    before = float(say.weights("network")[0][2])
     for seed in range(4):
         say.observe({"network": _answers(0.2, 0.2, 1.0, seed=seed)})
-    assert float(say.shares("network")[2]) < 0.3 * before
+    assert float(say.weights("network")[0][2]) < 0.3 * before
     assert len(say.state_dict()["network"]["rows"]) == WINDOW
 
 
@@ -74,4 +83,5 @@ def test_a_saved_say_weighs_as_the_original() -> None:
     say.observe({"batch": _answers(0.4, 0.4)})
     other.load_state_dict(say.state_dict())
     for name in ("network", "batch"):
-        assert torch.equal(other.shares(name), say.shares(name))
+        for found, expected in zip(other.weights(name), say.weights(name)):
+            assert torch.equal(found, expected)

@@ -66,6 +66,7 @@ class SiclCalibration(Calibration):
         self.company = Company(spec.seed)
         self.say = Say()
         self.level = Recent(WINDOW)
+        self._bought = ""
         self.latency = None if spec.budget_ms is None else Latency(spec.budget_ms, ladder(spec))
         if self.latency is not None:
             self.rehearsals = 12  # what a budget buys must be found as well
@@ -279,19 +280,19 @@ class SiclCalibration(Calibration):
             rows, doubts = torch.cat(list(answers.values())), torch.cat(list(errors.values()))
             return rows.mean(dim=0), doubts.square().sum(dim=0).sqrt() / len(rows)
         self.say.observe(answers)
-        say = torch.stack([self._say(who, "anchor" in answers, signals) for who in answers])
+        shares, says = zip(*map(self.say.weights, answers))
+        kept = [self._kept(who, "anchor" in answers, signals["collapse"]) for who in answers]
+        say = torch.stack(says) * torch.stack(kept)
         say = say / say.sum()
         signals |= {f"say_{name}": weight for name, weight in zip(answers, say)}
         confidence, variance = 0.0 * signals["softmax"], 0.0 * signals["softmax"]
-        for name, weight in zip(answers, say):
-            share = self.say.shares(name)
+        for name, share, weight in zip(answers, shares, say):
             confidence = confidence + weight * (share @ answers[name])
             variance = variance + (weight * share).square() @ errors[name].square()
         return confidence, variance.sqrt()
 
-    def _say(self, who: Who, anchored: bool, signals: Signals) -> Tensor:
-        """How much a witness counts: by how many classes it tells apart beside the network."""
-        collapse = signals["collapse"]
+    def _kept(self, who: Who, anchored: bool, collapse: Tensor) -> Tensor:
+        """What a witness keeps of its say: by how many classes it tells apart beside another."""
         if who == "batch":
             return self.information.ratio(who, collapse) ** POWER
         if who == "network" and anchored:

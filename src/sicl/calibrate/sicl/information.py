@@ -16,8 +16,8 @@ EVERY = 4
 """Witnesses are compared on every fourth batch, and more often at the start."""
 WINDOW = 128
 """How many recent samples of these are compared."""
-POWER = 4
-"""A witness that tells apart twice as many classes has 2 ** 4 times the say."""
+POWER = 2
+"""A witness that tells apart twice as many classes has 2 ** 2 times the say."""
 
 
 class Information:

@@ -25,8 +25,8 @@ class Say:
     A wrong prediction survives one question and fails the next; a right one survives them all. So where answers
     carry information about correctness they go up and down together, from sample to sample, and where they do not
     (a question that destroys everything or nothing) they are unrelated. The agreement of a question is its mean
-    correlation with the other questions put to the same witness, and within a witness answers count by it. How much
-    a witness counts beside another is a matter of its predictions (`Information`).
+    correlation r with the other questions put to the same witness: within a witness, answers count by r; witnesses
+    count by the square of the odds r / (1 - r) of their mean.
     """
 
     def __init__(self) -> None:
@@ -41,10 +41,12 @@ class Say:
         for name, votes in answers.items():
             self._recent.setdefault(name, Recent(WINDOW)).add(votes.T)
 
-    def shares(self, name: Who) -> Tensor:
-        """Return how the questions to a witness count (Q, in all 1)."""
+    def weights(self, name: Who) -> tuple[Tensor, Tensor]:
+        """Return how the questions to a witness count (Q, in all 1), and how much the witness does (one number)."""
         agreement = agreements(self._recent[name].values())
-        return agreement / agreement.sum()
+        share = agreement / agreement.sum()
+        mean = (share * agreement).sum()
+        return share, (mean / (1 - mean)).square()
 
     def state_dict(self) -> dict[Who, Any]:
         """Return the recent answers."""
