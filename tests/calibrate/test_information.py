@@ -116,8 +116,8 @@ def test_a_collapsed_networks_say_goes_to_the_anchor() -> None:
         out = trusted(_images(seed))
     assert len(out.labels.unique()) == 1
     assert float(out.signals["collapse"]) > 0.5
-    assert float(out.signals["say_network"]) < 0.02
-    assert float(out.signals["say_anchor"]) > 0.98
+    assert float(out.signals["say_network"]) < 0.05
+    assert float(out.signals["say_anchor"]) > 0.95
     # The colours are a question of style: what the anchor says of them weighs by its own agreement.
     said = torch.stack([out.signals[f"anchor_{name}"] for name in ("mirror", "crop", "style")])
     left = float(out.signals["say_network"])
