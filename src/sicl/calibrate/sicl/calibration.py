@@ -21,13 +21,14 @@ from sicl.calibrate.sicl.budget import ROUNDS, settle
 from sicl.calibrate.sicl.collapse import Guard
 from sicl.calibrate.sicl.company import Company
 from sicl.calibrate.sicl.fitted import Fitted, fit_on_source, log_odds
+from sicl.calibrate.sicl.kept import Kept
 from sicl.calibrate.sicl.options import Name, Options, Who
 from sicl.calibrate.sicl.questions import N_CROPS, Question
 from sicl.calibrate.sicl.say import LEARNER, WINDOW, Say
 from sicl.calibrate.sicl.temper import Temper
 from sicl.calibrate.sicl.variants import SMALL_BATCH, Draws
 from sicl.calibrate.sicl.votes import Ask, Poll, paired, standard_error
-from sicl.calibrate.sicl.witnesses import witnesses_of
+from sicl.calibrate.sicl.witnesses import Witness, witnesses_of
 from sicl.engine.engine import Engine
 from sicl.engine.graphs import Graphs
 from sicl.engine.split import Begun
@@ -73,6 +74,10 @@ class SiclCalibration(Calibration):
             self.fitted = fit_on_source(adapter, source, lambda a: SiclCalibration(trial, a), spec.seed)
 
     @property
+    def _kept(self) -> dict[Who, Kept]:
+        return {witness.name: witness.kept for witness in self.witnesses if witness.kept is not None}
+
+    @property
     def engine(self) -> Engine | None:
         """What computes the variants of the network that predicts; None if it is asked nothing."""
         return next((question.engine for question in self.witnesses[0].questions.values()), None)
@@ -96,10 +101,10 @@ class SiclCalibration(Calibration):
         """Poll the witnesses and weigh their answers."""
         labels = moment.logits.argmax(dim=1)
         self.anchor.follow()
-        asked, begun = self._whom(moment.images, labels)
+        asked = self._whom(moment.images, labels)
         if self._tempers(asked):
             self.temper.observe(moment.images, labels, partial(predicted_logits, moment.network))
-        votes, begun = self._poll(asked, begun, moment.images, labels)
+        votes, begun = self._poll(asked, moment.images, labels)
         answers, errors, signals = self._answers(asked, votes, moment.logits, labels)
         sure = {who: _sureness(questions, votes, signals) for who, questions in asked.items()}
         collapse = self._collapse(asked, moment.images, labels, begun)
@@ -124,29 +129,31 @@ class SiclCalibration(Calibration):
         means = self.level.values().mean(dim=0)
         return torch.cat([rows, means.expand_as(rows)], dim=1)
 
-    def _whom(self, images: Tensor, labels: Tensor) -> tuple[Asked, dict[Engine, Begun]]:
-        """Whom to ask what, and the batch as those have begun it that need company for it."""
+    def _whom(self, images: Tensor, labels: Tensor) -> Asked:
+        """Whom to ask what: in company where the batch needs it."""
         dependent = any(witness.in_company is not None for witness in self.witnesses)
         company = self.company.beside(images, labels) if dependent else None
         possible = self._can_be_asked(images)
-        begun: dict[Engine, Begun] = {}
         asked: Asked = {}
         for witness in self.witnesses:
-            # By their own statistics a few images say nothing, and nor do images of one class beside others.
-            if witness.name == "batch" and (company is not None) != (len(images) < SMALL_BATCH):
-                continue
-            asked[witness.name] = witness.questions
-            if witness.in_company is None or company is None:
-                continue
-            try:
-                begun |= witness.begin_in_company(images, company)
+            if company is not None and witness.in_company is not None and self._meets(witness, company):
                 asked[witness.name] = witness.in_company
-            except UnsupportedModelError:
-                # Statistics of a few rows can be too ill-conditioned to keep; the network still answers.
-                if witness.name == "batch":
-                    del asked[witness.name]
+            # By their own statistics a few images say nothing.
+            elif witness.name != "batch" or len(images) >= SMALL_BATCH:
+                asked[witness.name] = witness.questions
         asked = {who: {n: q for n, q in all_.items() if n in possible} for who, all_ in asked.items()}
-        return {who: some for who, some in asked.items() if some or who == "network"}, begun
+        return {who: some for who, some in asked.items() if some or who == "network"}
+
+    def _meets(self, witness: Witness, company: Tensor) -> bool:
+        """Let a witness meet the company if that has changed; say whether it could keep its statistics."""
+        assert witness.kept is not None
+        if self.company.stale or not witness.kept:
+            try:
+                witness.meet(company, self._can_be_asked(company))
+            except UnsupportedModelError:
+                # They can be too ill-conditioned; the network still answers by others.
+                witness.kept.reset()
+        return len(witness.kept) > 0
 
     def _can_be_asked(self, images: Tensor) -> set[Name]:
         """The questions that can be asked of images of this shape; if there is none, that is said once."""
@@ -171,13 +178,13 @@ class SiclCalibration(Calibration):
         return found
 
     def _poll(
-        self, asked: Asked, begun: dict[Engine, Begun], images: Tensor, labels: Tensor
+        self, asked: Asked, images: Tensor, labels: Tensor
     ) -> tuple[dict[Question, Votes], dict[Engine, Begun]]:
         """Put all questions to all witnesses; as often as the batch needs, if that is asked."""
         counts = self._counts(len(asked))
         asks = [Ask(q, counts[name]) for questions in asked.values() for name, q in questions.items()]
         if not asks:
-            return {}, begun
+            return {}, {}
         adaptive, one = self.spec.variants == "adaptive", torch.ones((), device=labels.device)
         wanted = [ask.question for ask in asks] if adaptive else list(asked.get("anchor", {}).values())
         polled = self.poll(
@@ -185,7 +192,6 @@ class SiclCalibration(Calibration):
             images,
             labels,
             one,
-            begun=begun,
             keep=tuple(dict.fromkeys(question.engine for question in wanted)),
             # What depends on values, or on batches before, cannot be replayed.
             steady=self.spec.style != "mixstyle" and len(labels) >= SMALL_BATCH,
@@ -287,6 +293,8 @@ class SiclCalibration(Calibration):
         self.generator.manual_seed(self.spec.seed)
         for part in (self.company, self.guard, self.temper, self.say):
             part.reset()
+        for kept in self._kept.values():
+            kept.reset()
         self.draws.styles.clear()
         self.level.clear()
 
@@ -298,6 +306,7 @@ class SiclCalibration(Calibration):
             "guard": self.guard.state_dict(),
             "temper": self.temper.state_dict(),
             "company": self.company.state_dict(),
+            "kept": {who: kept.state_dict() for who, kept in self._kept.items()},
             "say": self.say.state_dict(),
             "level": self.level.state_dict(),
             "fitted": None if self.fitted is None else self.fitted.state_dict(),
@@ -310,6 +319,8 @@ class SiclCalibration(Calibration):
         self.guard.load_state_dict(state["guard"])
         self.temper.load_state_dict(state["temper"])
         self.company.load_state_dict(state["company"])
+        for who, kept in self._kept.items():
+            kept.load_state_dict(state["kept"][who])
         self.say.load_state_dict(state["say"])
         self.level.load_state_dict(state["level"])
         self.fitted = None if state["fitted"] is None else Fitted(**state["fitted"])
