@@ -101,7 +101,7 @@ class SiclCalibration(Calibration):
         """Poll the witnesses and weigh their answers."""
         labels = moment.logits.argmax(dim=1)
         self.anchor.follow()
-        asked = self._whom(moment.images, labels)
+        asked = self._whom(moment.images)
         if self._tempers(asked):
             self.temper.observe(moment.images, labels, partial(predicted_logits, moment.network))
         votes, begun = self._poll(asked, moment.images, labels)
@@ -129,10 +129,10 @@ class SiclCalibration(Calibration):
         means = self.level.values().mean(dim=0)
         return torch.cat([rows, means.expand_as(rows)], dim=1)
 
-    def _whom(self, images: Tensor, labels: Tensor) -> Asked:
+    def _whom(self, images: Tensor) -> Asked:
         """Whom to ask what: in company where the batch needs it."""
         dependent = any(witness.in_company is not None for witness in self.witnesses)
-        company = self.company.beside(images, labels) if dependent else None
+        company = self.company.beside(images) if dependent else None
         possible = self._can_be_asked(images)
         asked: Asked = {}
         for witness in self.witnesses:
