@@ -13,7 +13,7 @@ import sicl
 from sicl.calibrate.sicl.company import SIZE, Company, variation
 from sicl.calibrate.sicl.votes import Ask
 from sicl.calibrate.sicl.witnesses import Witness
-from sicl.errors import UnsupportedModelError
+from sicl.errors import InputError, UnsupportedModelError
 
 VOTES = ("mirror", "crop")
 STREAM = images(192, seed=3)
@@ -52,8 +52,8 @@ def test_small_batches_vote_as_the_large_one_does(size: int) -> None:
     """The same images after the same stream; by their own statistics they would vote quite differently."""
     expected = _votes(64)
     lost, alone = ((votes - expected).abs().mean() for votes in (_votes(size), _alone(size)))
-    assert float(lost) < 0.06
-    assert float(lost) < 0.3 * float(alone)
+    assert float(lost) < 0.09
+    assert float(lost) < 0.45 * float(alone)
 
 
 def test_a_first_small_batch_has_no_company_and_works() -> None:
@@ -89,6 +89,31 @@ def test_a_view_of_one_image_is_normalised_as_that_view_of_the_company() -> None
         torch.testing.assert_close(found.soft[:, 0], expected.soft[:, 5], atol=1e-3, rtol=0)
 
 
+def test_kept_statistics_are_part_of_the_state() -> None:
+    """A copy goes on as the original, from between two meetings."""
+    trusted, other = _after_two_batches(), _after_two_batches()
+    for part in STREAM[128:152].split(3):
+        trusted(part)
+    other.load_state_dict(trusted.state_dict())
+    for part in STREAM[152:164].split(3):
+        expected, found = trusted(part), other(part)
+        assert torch.equal(found.confidence, expected.confidence)
+        assert torch.equal(found.signals["batch_crop"], expected.signals["batch_crop"])
+
+
+def test_damaged_statistics_are_refused() -> None:
+    """Of another shape, of layers that are not there, or of another witness; nothing has changed then."""
+    trusted = _after_two_batches()
+    trusted(STREAM[128:130])
+    calibration: Any = trusted.calibration
+    state = calibration.state_dict()
+    pair = (torch.zeros(2), torch.ones(2))
+    for kept in ({}, {"batch": {"clean": {0: pair}}}, {"batch": {"clean": {99: pair}}}, {"batch": "text"}):
+        with pytest.raises(InputError):
+            calibration.load_state_dict({**state, "kept": kept})
+    assert len(calibration.witnesses[1].kept) > 1
+
+
 def test_the_company_is_met_again_only_when_a_quarter_of_it_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two meetings a single image costs its own passes alone."""
     met: list[int] = []
@@ -97,8 +122,8 @@ def test_the_company_is_met_again_only_when_a_quarter_of_it_is_new(monkeypatch: 
     trusted = _after_two_batches()
     for image in STREAM[:64].split(1):
         trusted(image)
-    assert met[0] == SIZE
-    assert 1 <= len(met) <= 4
+    assert met[0] == SIZE // 2
+    assert 2 <= len(met) <= 6
 
 
 def _pictures(labels: Tensor, noise: float = 1.0) -> Tensor:

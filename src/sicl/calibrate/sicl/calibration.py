@@ -319,6 +319,8 @@ class SiclCalibration(Calibration):
         self.guard.load_state_dict(state["guard"])
         self.temper.load_state_dict(state["temper"])
         self.company.load_state_dict(state["company"])
+        if state["kept"].keys() != self._kept.keys():
+            raise InputError(f"`state` keeps statistics of {[*state['kept']]}, not of {[*self._kept]}.")
         for who, kept in self._kept.items():
             kept.load_state_dict(state["kept"][who])
         self.say.load_state_dict(state["say"])

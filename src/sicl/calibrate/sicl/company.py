@@ -11,9 +11,9 @@ from torch import Tensor
 from sicl.calibrate.sicl.variants import SMALL_BATCH
 
 SIZE = 128
-"""How many images are kept."""
-MIXED_SHARE, SORTED_SHARE = 1 / 2, 1 / 8
-"""The share of images that take the place of others: of a mixed stream, and of one where classes come in runs."""
+"""How many images are kept; of a mixed stream half of them, the latest, are the company."""
+SHARE = 1 / 8
+"""The share of a stream's images that take the place of others where the company shall reach far back."""
 STALE = 1 / 4
 """What was kept of the company is old when this share of it is new."""
 CHUNK = 64
@@ -31,8 +31,8 @@ class Company:
     """Keeps images of the recent stream, and says when a batch needs them beside it.
 
     Batch statistics mean something only where a batch is large enough and holds the classes of the stream, not one
-    after the other. At first the company is a fair sample of all that came; later new images take the places of others
-    drawn at random, so it reaches back some 256 images, or 1,024 where classes come in runs.
+    after the other. Small batches of a mixed stream are normalised as the latest 64 images are, whatever came before.
+    Where classes come in runs the company must hold many: it is a fair sample of all that came, later of some 1,024.
 
     Args:
         seed: of the drawing.
@@ -58,15 +58,16 @@ class Company:
         if self._images is not None and self._images.shape[1:] != images.shape[1:]:
             self.reset()
         self._note(layouts(images.detach()))
-        self._keep(images.detach())
+        latest = len(images) < SMALL_BATCH and self._mixed
+        (self._append if latest else self._sample)(images.detach())
         assert self._images is not None
-        small = len(images) < SMALL_BATCH
-        if len(self._images) < SMALL_BATCH or (self._mixed and not small):
+        company = self._images[-SIZE // 2 :] if latest else self._images
+        if len(company) < SMALL_BATCH or (self._mixed and not latest):
             return None
-        self.stale = self._new >= STALE * len(self._images)
+        self.stale = self._new >= STALE * len(company)
         if self.stale:
             self._new = 0
-        return self._images
+        return company
 
     def _note(self, seen: Tensor) -> None:
         """Remember what the images look like; from time to time, look whether they come mixed."""
@@ -79,20 +80,27 @@ class Company:
         if self._chunks % EVERY == 0:
             self._mixed = bool(variation(self._layouts) < MIXED)
 
-    def _keep(self, images: Tensor) -> None:
-        """Let images take the places of others."""
-        before = images[:0] if self._images is None else self._images
-        room = SIZE - len(before)
+    def _append(self, images: Tensor) -> None:
+        """Let images take the places of the oldest."""
+        self._images = torch.cat([images[:0] if self._images is None else self._images, images])[-SIZE:]
         self._seen += len(images)
-        self._images = torch.cat([before, images[:room]]) if room else before
-        share = max(SIZE / self._seen, MIXED_SHARE if self._mixed else SORTED_SHARE)
+        self._new += len(images)
+
+    def _sample(self, images: Tensor) -> None:
+        """Let some images take the places of others, drawn at random."""
+        room = SIZE - (0 if self._images is None else len(self._images))
+        if room:
+            self._append(images[:room])
         late = images[room:]
+        self._seen += len(late)
+        share = max(SHARE, SIZE / max(1, self._seen))
         chosen = (torch.rand(len(late), generator=self._generator) < share).nonzero().flatten()[: SIZE // 2]
         places = torch.randperm(SIZE, generator=self._generator)[: len(chosen)]
         if len(chosen):
+            assert self._images is not None
             chosen, places = chosen.to(images.device), places.to(images.device)
             self._images = self._images.index_copy(0, places, late[chosen])
-        self._new += len(images[:room]) + len(chosen)
+        self._new += len(chosen)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the images and what is known of the recent batches."""

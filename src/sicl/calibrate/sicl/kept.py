@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from sicl.engine.norms import Recorded, batch_norms, statistics_of
 
@@ -55,6 +56,12 @@ class Kept:
     def load_state_dict(self, state: dict[str, dict[int, tuple[Tensor, Tensor]]]) -> None:
         """Take over a state that `state_dict` gave."""
         self._seen = {
-            view: {self._norms[number]: pair for number, pair in recorded.items()}
-            for view, recorded in state.items()
+            view: {self._norms[number]: _fitting(pair, self._norms[number]) for number, pair in seen.items()}
+            for view, seen in state.items()
         }
+
+
+def _fitting(pair: tuple[Tensor, Tensor], norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """Return a mean and a variance that have as many channels as the layer; anything else raises."""
+    mean, variance = pair
+    return mean.view(norm.num_features), variance.view(norm.num_features)
