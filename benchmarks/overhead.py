@@ -9,6 +9,7 @@ suffix passes at the measured peak of a matrix product in the dtype that SICL co
     python benchmarks/overhead.py --markdown FILE.json        every case as a table
     python benchmarks/overhead.py --summary FILE.json         all cases as one table
     python benchmarks/overhead.py --figure FILE.json          the first case as SVG
+    python benchmarks/overhead.py --samples 1,8,64            what a sample of a stream costs, by batch size
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from overhead_ways import OTHERS, SPECS, VARIANTS, Calibrate, Case
 
 import sicl
 from sicl.engine.engine import likes_bfloat16
+from sicl.models.cifar import ARCHITECTURES
 
 CYCLE = 4
 """Batches in which SICL does everything that it does now and then: it is timed over so many."""
@@ -210,6 +213,24 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
+def samples(sizes: list[int], device: torch.device) -> str:
+    """Return what a sample costs a fixed ResNet-18, by batch size, as Markdown: the second 128 of a stream."""
+    model = ARCHITECTURES["resnet18"](width=64 if device.type == "cuda" else 16).to(device).eval()
+    stream = torch.rand(256, 3, 32, 32, device=device)
+    lines = ["| batch | forward, ms a sample | with SICL, ms a sample |", "|---|---|---|"]
+    for size in sizes:
+        trusted = sicl.SICL().attach(model)
+        for batch in stream[:128].split(size):
+            trusted(batch)
+        spent = [0.0, 0.0]
+        for batch in stream[128:].split(size):
+            with torch.no_grad():
+                spent[0] += timed(partial(model, batch), device)
+            spent[1] += timed(partial(trusted, batch), device)
+        lines.append(f"| {size} | {1e3 * spent[0] / 128:.2f} | {1e3 * spent[1] / 128:.2f} |")
+    return "\n".join(lines)
+
+
 def table(record: dict[str, Any]) -> str:
     """Return one case as a Markdown table."""
     title = f"**{record['arch']}, width {record['width']}, batch {record['batch']}**"
@@ -264,7 +285,11 @@ def main() -> None:
     pages = {"markdown": markdown, "summary": summary, "figure": figure}
     for name in pages:
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help="print this result, do not measure")
+    parser.add_argument("--samples", metavar="SIZES", help="time a sample of a stream, by batch size: 1,8,64")
     options = parser.parse_args()
+    if options.samples:
+        print(samples([int(size) for size in options.samples.split(",")], torch.device(options.device)))
+        return
     for name, page in pages.items():
         file = getattr(options, name)
         if file:

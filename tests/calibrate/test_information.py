@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 import sicl
-from sicl.calibrate.sicl.company import effective_classes
 from sicl.calibrate.sicl.information import EVERY, POWER, WINDOW, Information, information
 
 
@@ -40,12 +39,6 @@ def _compared(mine: torch.Tensor, theirs: torch.Tensor) -> float:
     compared = Information()
     compared.observe(mine, lambda: {"batch": theirs})
     return float(compared.ratio("batch", mine))
-
-
-def test_effective_classes_counts_the_classes_in_use() -> None:
-    """Four labels used equally are four classes, one label is one."""
-    assert float(effective_classes(torch.tensor([0, 1, 2, 3] * 5))) == torch.tensor(4.0)
-    assert float(effective_classes(torch.zeros(7, dtype=torch.long))) == 1.0
 
 
 def test_information_is_the_mutual_information_of_image_and_class() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sicl.engine.graphs import Graphs, effect, is_capturing, is_out_of_memory
+from sicl.engine.norms import Recorded
 from sicl.engine.passes import Level, Passes
 from sicl.engine.split import Begun, Split
 from sicl.engine.twin import CannotTwin
@@ -94,29 +95,24 @@ class Engine:
         return [*(self._passes.notes if self._passes is not None else ()), *self.graphs.notes]
 
     @torch.no_grad()
-    def begin(self, images: Tensor) -> Begun:
-        """Run a clean batch up to the cut, the network as it stands."""
+    def begin(self, images: Tensor, like: Recorded | None = None) -> Begun:
+        """Run a clean batch up to the cut, the network as it stands; normalised `like` another, at level "plain"."""
         images = _channels_last(images)
         if not self._chosen or (self._passes is not None and not self._passes.fits(images)):
             self._choose(images)
-        begun = self.split.begin(images) if self._passes is None else self._passes.begin(images)
+        begun = self.split.begin(images, like) if self._passes is None else self._passes.begin(images)
         self._row_bytes = max(self.split.widest, begun.base[0].numel()) * begun.base.element_size()
         return begun
 
     @torch.no_grad()
-    def view(self, images: Tensor, beside: Tensor | None = None) -> Variants:
-        """Return another view of a batch (a mirrored one, say) as one variant of it.
-
-        Args:
-            images: the view.
-            beside: other images that share its statistics up to the cut.
-        """
-        n, images = len(images), _channels_last(images if beside is None else torch.cat([images, beside]))
+    def view(self, images: Tensor) -> Variants:
+        """Return another view of a batch (a mirrored one, say) as one variant of it."""
+        images = _channels_last(images)
         if self.split.plan == "whole":
-            return GivenVariants(images[:n].unsqueeze(0), images[:n])
+            return GivenVariants(images.unsqueeze(0), images)
         if self._passes is None:
-            return GivenVariants(self.split.features(images)[:n].unsqueeze(0))
-        return GivenVariants(self._passes.cast(self._passes.features(images)[:n]).unsqueeze(0))
+            return GivenVariants(self.split.features(images).unsqueeze(0))
+        return GivenVariants(self._passes.cast(self._passes.features(images)).unsqueeze(0))
 
     @torch.no_grad()
     def votes(

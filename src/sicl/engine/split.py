@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -78,7 +78,6 @@ class Begun:
         recorded: what the network's batch norms normalised with, where variants keep that.
         moments: the same for an engine's twin: all means and variances in a row (2 x T).
         logits: of the whole pass, if it was made.
-        beside: other images that shared its statistics.
     """
 
     images: Tensor
@@ -87,22 +86,9 @@ class Begun:
     recorded: Recorded = field(default_factory=dict)
     moments: Tensor | None = None
     logits: Tensor | None = None
-    beside: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.images)
-
-    def first(self, n: int) -> Begun:
-        """Return the first `n` rows, normalised as they were: with the others beside them."""
-        logits = None if self.logits is None else self.logits[:n]
-        return replace(
-            self,
-            images=self.images[:n],
-            features=self.features[:n],
-            base=self.base[:n],
-            logits=logits,
-            beside=self.images[n:],
-        )
 
 
 class Split:
@@ -150,8 +136,17 @@ class Split:
             self.check(example)
 
     @torch.no_grad()
-    def begin(self, images: Tensor) -> Begun:
-        """Run a clean batch up to the cut, or all the way if variants keep its statistics."""
+    def begin(self, images: Tensor, like: Recorded | None = None) -> Begun:
+        """Run a clean batch up to the cut, or all the way if variants keep its statistics.
+
+        Args:
+            images: the batch.
+            like: statistics to normalise it with, and variants of it (those must be "frozen"), in place of its own.
+        """
+        if like is not None:
+            with frozen_statistics(self.network, like):
+                features = self.features(images)
+            return Begun(images, features, features, like)
         if self.statistics == "frozen" and self.batch_dependent():
             return self.run(images)
         features = self.features(images)
@@ -164,6 +159,14 @@ class Split:
         with self._mode(), record_statistics(self.network) as recorded:
             features, logits = self._tapped_pass(images)
         return Begun(images, features, features, recorded, logits=logits)
+
+    @torch.no_grad()
+    def record(self, features: Tensor, begun: Begun) -> Recorded:
+        """Return what batch norms normalise features of a clean batch with, where each uses their own statistics."""
+        assert self.plan is not None
+        with self._mode(), record_statistics(self.network) as recorded:
+            self._resumed_pass(features, self.plan, 1, begun.images)
+        return recorded
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:

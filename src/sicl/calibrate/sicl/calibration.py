@@ -21,13 +21,14 @@ from sicl.calibrate.sicl.budget import ROUNDS, Latency, ladder, settle
 from sicl.calibrate.sicl.company import Company
 from sicl.calibrate.sicl.fitted import Fitted, fit_on_source, log_odds
 from sicl.calibrate.sicl.information import POWER, Information
+from sicl.calibrate.sicl.kept import Kept
 from sicl.calibrate.sicl.options import Name, Options, Who
 from sicl.calibrate.sicl.questions import N_CROPS, Question
 from sicl.calibrate.sicl.say import LEARNER, WINDOW, Say
 from sicl.calibrate.sicl.temper import Temper
 from sicl.calibrate.sicl.variants import SMALL_BATCH, Draws
 from sicl.calibrate.sicl.votes import Ask, Poll, paired, standard_error
-from sicl.calibrate.sicl.witnesses import witnesses_of
+from sicl.calibrate.sicl.witnesses import Witness, witnesses_of
 from sicl.engine.engine import Engine
 from sicl.engine.graphs import Graphs
 from sicl.engine.split import Begun
@@ -80,6 +81,10 @@ class SiclCalibration(Calibration):
             self.fitted = fit_on_source(adapter, source, lambda a: SiclCalibration(trial, a), spec.seed)
 
     @property
+    def _kept(self) -> dict[Who, Kept]:
+        return {witness.name: witness.kept for witness in self.witnesses if witness.kept is not None}
+
+    @property
     def engine(self) -> Engine | None:
         """What computes the variants of the network that predicts; None if it is asked nothing."""
         return next((question.engine for question in self.witnesses[0].questions.values()), None)
@@ -115,10 +120,10 @@ class SiclCalibration(Calibration):
         """Poll the witnesses and weigh their answers."""
         labels = moment.logits.argmax(dim=1)
         self.anchor.follow()
-        asked, begun = self._whom(moment.images, labels)
+        asked = self._whom(moment.images)
         if self._tempers(asked):
             self.temper.observe(moment.images, labels, partial(predicted_logits, moment.network))
-        votes, begun = self._poll(asked, begun, moment.images, labels)
+        votes, begun = self._poll(asked, moment.images, labels)
         answers, errors, signals = self._answers(asked, votes, moment.logits, labels)
         self.information.observe(moment.logits, partial(self._others, asked, moment.images, begun))
         # 1 if the network tells apart no classes where the anchor does.
@@ -147,31 +152,33 @@ class SiclCalibration(Calibration):
         level = self.level.values().mean(dim=0)
         return torch.cat([rows, level.expand(len(rows), 1)], dim=1)
 
-    def _whom(self, images: Tensor, labels: Tensor) -> tuple[Asked, dict[Engine, Begun]]:
-        """Whom to ask what, and the batch as those have begun it that need company for it."""
+    def _whom(self, images: Tensor) -> Asked:
+        """Whom to ask what: in company where the batch needs it."""
         dependent = any(witness.in_company is not None for witness in self.witnesses)
-        company = self.company.beside(images, labels) if dependent else None
+        company = self.company.beside(images) if dependent else None
         possible = self._can_be_asked(images)
         if self.latency is not None:
             possible = possible & set(self.latency.rung.names)
-        begun: dict[Engine, Begun] = {}
         asked: Asked = {}
         for witness in self.witnesses:
-            # By their own statistics a few images say nothing, and nor do images of one class beside others.
-            if witness.name == "batch" and (company is not None) != (len(images) < SMALL_BATCH):
-                continue
-            asked[witness.name] = witness.questions
-            if witness.in_company is None or company is None or not possible:
-                continue
-            try:
-                begun |= witness.begin_in_company(images, company)
+            if company is not None and witness.in_company and self._meets(witness, company):
                 asked[witness.name] = witness.in_company
-            except UnsupportedModelError:
-                # Statistics of a few rows can be too ill-conditioned to keep; the network still answers.
-                if witness.name == "batch":
-                    del asked[witness.name]
+            # By their own statistics a few images say nothing.
+            elif witness.name != "batch" or len(images) >= SMALL_BATCH:
+                asked[witness.name] = witness.questions
         asked = {who: {n: q for n, q in all_.items() if n in possible} for who, all_ in asked.items()}
-        return {who: some for who, some in asked.items() if some or who == "network"}, begun
+        return {who: some for who, some in asked.items() if some or who == "network"}
+
+    def _meets(self, witness: Witness, company: Tensor) -> bool:
+        """Let a witness meet the company if that has changed; say whether it could keep its statistics."""
+        assert witness.kept is not None
+        if self.company.stale or not witness.kept:
+            try:
+                witness.meet(company, self._can_be_asked(company))
+            except UnsupportedModelError:
+                # They can be too ill-conditioned; the network still answers by others.
+                witness.kept.reset()
+        return len(witness.kept) > 0
 
     def _can_be_asked(self, images: Tensor) -> set[Name]:
         """The questions that can be asked of images of this shape; if there is none, that is said once."""
@@ -196,13 +203,13 @@ class SiclCalibration(Calibration):
         return found
 
     def _poll(
-        self, asked: Asked, begun: dict[Engine, Begun], images: Tensor, labels: Tensor
+        self, asked: Asked, images: Tensor, labels: Tensor
     ) -> tuple[dict[Question, Votes], dict[Engine, Begun]]:
         """Put all questions to all witnesses; as often as the batch needs, if that is asked."""
         counts = self._counts(len(asked))
         asks = [Ask(q, counts[name]) for questions in asked.values() for name, q in questions.items()]
         if not asks:
-            return {}, begun
+            return {}, {}
         adaptive, one = self.spec.variants == "adaptive", torch.ones((), device=labels.device)
         others = [
             question
@@ -216,7 +223,6 @@ class SiclCalibration(Calibration):
             images,
             labels,
             one,
-            begun=begun,
             keep=tuple(dict.fromkeys(question.engine for question in wanted)),
             # What depends on values, or on batches before, cannot be replayed.
             steady=self.spec.style != "mixstyle" and len(labels) >= SMALL_BATCH,
@@ -281,8 +287,8 @@ class SiclCalibration(Calibration):
             return rows.mean(dim=0), doubts.square().sum(dim=0).sqrt() / len(rows)
         self.say.observe(answers)
         shares, says = zip(*map(self.say.weights, answers))
-        kept = [self._kept(who, "anchor" in answers, signals["collapse"]) for who in answers]
-        say = torch.stack(says) * torch.stack(kept)
+        told = [self._tells_apart(who, "anchor" in answers, signals["collapse"]) for who in answers]
+        say = torch.stack(says) * torch.stack(told)
         say = say / say.sum()
         signals |= {f"say_{name}": weight for name, weight in zip(answers, say)}
         confidence, variance = 0.0 * signals["softmax"], 0.0 * signals["softmax"]
@@ -291,7 +297,7 @@ class SiclCalibration(Calibration):
             variance = variance + (weight * share).square() @ errors[name].square()
         return confidence, variance.sqrt()
 
-    def _kept(self, who: Who, anchored: bool, collapse: Tensor) -> Tensor:
+    def _tells_apart(self, who: Who, anchored: bool, collapse: Tensor) -> Tensor:
         """What a witness keeps of its say: by how many classes it tells apart beside another."""
         if who == "batch":
             return self.information.ratio(who, collapse) ** POWER
@@ -323,6 +329,8 @@ class SiclCalibration(Calibration):
         self.generator.manual_seed(self.spec.seed)
         for part in (self.company, self.information, self.temper, self.say):
             part.reset()
+        for kept in self._kept.values():
+            kept.reset()
         self.draws.styles.clear()
         self.level.clear()
         self._bought = ""
@@ -335,6 +343,7 @@ class SiclCalibration(Calibration):
             "information": self.information.state_dict(),
             "temper": self.temper.state_dict(),
             "company": self.company.state_dict(),
+            "kept": {who: kept.state_dict() for who, kept in self._kept.items()},
             "say": self.say.state_dict(),
             "level": self.level.state_dict(),
             "fitted": None if self.fitted is None else self.fitted.state_dict(),
@@ -348,6 +357,10 @@ class SiclCalibration(Calibration):
         self.information.load_state_dict(state["information"])
         self.temper.load_state_dict(state["temper"])
         self.company.load_state_dict(state["company"])
+        if state["kept"].keys() != self._kept.keys():
+            raise InputError(f"`state` keeps statistics of {[*state['kept']]}, not of {[*self._kept]}.")
+        for who, kept in self._kept.items():
+            kept.load_state_dict(state["kept"][who])
         self.say.load_state_dict(state["say"])
         self.level.load_state_dict(state["level"])
         self._bought = state.get("bought", "")

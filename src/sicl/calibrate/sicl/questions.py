@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -10,11 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sicl import perturb
+from sicl.calibrate.sicl.kept import Kept
 from sicl.calibrate.sicl.options import Name
 from sicl.calibrate.sicl.variants import Draws
 from sicl.engine.engine import Engine
+from sicl.engine.norms import Recorded
 from sicl.engine.split import Begun
-from sicl.engine.variants import JoinedVariants, Variants
+from sicl.engine.variants import GivenVariants, JoinedVariants, Variants
 from sicl.errors import InputError
 
 Strength = Tensor | float
@@ -31,14 +34,15 @@ class Question(ABC):
         engine: computes the votes: of which network, at which cut (`engine.split.point`) and by whose statistics
             (`engine.split.statistics`).
         draws: variants.
+        kept: the statistics of the company, for a question that is asked in company.
     """
 
     name: ClassVar[Name]
     drawn: ClassVar[bool] = False
     """Whether its variants are drawn: as many as are asked for, and others every time."""
 
-    def __init__(self, engine: Engine, draws: Draws) -> None:
-        self.engine, self.draws = engine, draws
+    def __init__(self, engine: Engine, draws: Draws, kept: Kept | None = None) -> None:
+        self.engine, self.draws, self.kept = engine, draws, kept
 
     def require(self, images: Tensor) -> None:  # noqa: B027
         """Raise `InputError` if the question cannot be asked of such images."""
@@ -58,29 +62,63 @@ class Question(ABC):
             strength: how hard to perturb; 1 is the spec's.
         """
 
+    def in_company(
+        self, begun: Begun, known: Tensor, n: int, strength: Strength
+    ) -> list[tuple[Begun, Variants]]:
+        """Return the next variants beside the batch that each is resumed as: normalised as the company was."""
+        assert self.kept is not None
+        like = replace(begun, recorded=self.kept.of(self.name))
+        return [(like, self.draw(begun, known, n, strength))]
 
-class Mirror(Question):
-    """The mirrored images: one variant, the same every time."""
+    def seen(self, company: Begun) -> dict[str, Recorded]:
+        """Return what the company is normalised with under the question."""
+        variants = self.draw(company, self.look(company), 1, 1.0)
+        return {self.name: self.engine.split.record(variants.make(company.base), company)}
 
-    name = "mirror"
+
+class View(Question):
+    """Other views of the images: the same every time."""
+
+    @abstractmethod
+    def views(self, images: Tensor) -> list[Tensor]:
+        """Return the views of a batch."""
 
     def require(self, images: Tensor) -> None:
         _require_pixels(images)
 
     def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
-        return self.engine.view(begun.images.flip(-1), begun.beside)
+        seen = [self.engine.view(view) for view in self.views(begun.images)]
+        return seen[0] if len(seen) == 1 else JoinedVariants(tuple(seen))
+
+    def in_company(
+        self, begun: Begun, known: Tensor, n: int, strength: Strength
+    ) -> list[tuple[Begun, Variants]]:
+        assert self.kept is not None
+        views = enumerate(self.views(begun.images))
+        viewed = [self.engine.begin(view, self.kept.of(f"{self.name}{i}")) for i, view in views]
+        return [(view, GivenVariants(view.base.unsqueeze(0))) for view in viewed]
+
+    def seen(self, company: Begun) -> dict[str, Recorded]:
+        views = enumerate(self.views(company.images))
+        return {f"{self.name}{i}": self.engine.begin(view).recorded for i, view in views}
 
 
-class Crop(Question):
+class Mirror(View):
+    """The mirrored images."""
+
+    name = "mirror"
+
+    def views(self, images: Tensor) -> list[Tensor]:
+        return [images.flip(-1)]
+
+
+class Crop(View):
     """The images moved up and to the left, moved down, and enlarged, each by a sixteenth of their side."""
 
     name = "crop"
 
-    def require(self, images: Tensor) -> None:
-        _require_pixels(images)
-
-    def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
-        return JoinedVariants(tuple(self.engine.view(crop, begun.beside) for crop in crops(begun.images)))
+    def views(self, images: Tensor) -> list[Tensor]:
+        return crops(images)
 
 
 class Style(Question):

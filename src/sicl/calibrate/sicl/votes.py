@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -13,7 +14,7 @@ from sicl.calibrate.sicl.questions import Question, Strength
 from sicl.engine.engine import Engine
 from sicl.engine.graphs import Graphs, Lanes
 from sicl.engine.split import Begun
-from sicl.engine.variants import JoinedVariants, Votes
+from sicl.engine.variants import JoinedVariants, Votes, joined
 
 _MOST_SHAPES = 4
 
@@ -76,7 +77,6 @@ class Poll:
         labels: Tensor,
         temperature: Tensor,
         *,
-        begun: Mapping[Engine, Begun] | None = None,
         keep: tuple[Engine, ...] = (),
         steady: bool = True,
     ) -> Polled:
@@ -84,10 +84,9 @@ class Poll:
 
         Args:
             asks: what to ask; what goes to one engine goes through the network at once.
-            images: the batch; rows beyond the labels only share its statistics.
+            images: the batch.
             labels: the predicted classes that are voted on.
             temperature: of the soft votes.
-            begun: the batch, for engines that have begun it already.
             keep: the engines whose begun batch is wanted, to ask again.
             steady: whether nothing that is done depends on values or on batches before, as a graph needs it.
         """
@@ -97,12 +96,12 @@ class Poll:
         def function(tensors: list[Tensor]) -> Polled:
             images, labels, temperature, *strengths = tensors
             now = _with_strengths(asks, strengths)
-            seen = _ask(now, images, labels, temperature, dict(begun or {}), {}, self._graphs.lanes)
+            seen = _ask(now, images, labels, temperature, {}, {}, self._graphs.lanes)
             kept = {e: replace(b, features=b.base) for e, b in seen.begun.items() if e in keep}
             return replace(seen, begun=kept)
 
         inputs = [images, labels, temperature, *(a.strength for a in asks if isinstance(a.strength, Tensor))]
-        if not steady or begun or None in states:
+        if not steady or None in states:
             return function(inputs)
         numbers = [(a.question, a.n, None if isinstance(a.strength, Tensor) else a.strength) for a in asks]
         key = (tuple(images.shape), tuple(labels.shape), keep, *numbers, *states)
@@ -135,17 +134,29 @@ def _ask(
         numbers = [i for i, ask in enumerate(asks) if ask.question.engine is engine]
         # The first engine's work stays in line; that of others runs beside it.
         with streams.of(None if engine is engines[0] else engine):
-            clean = begun[engine] = begun[engine] if engine in begun else engine.begin(images)
-            drawn = []
-            for ask in (asks[i] for i in numbers):
-                if ask.question not in known:
-                    known[ask.question] = ask.question.look(clean)
-                drawn.append(ask.question.draw(clean, known[ask.question], ask.n, ask.strength))
-            together = drawn[0] if len(drawn) == 1 else JoinedVariants(tuple(drawn))
-            parts = engine.votes(clean, together, labels, temperature).split([len(v) for v in drawn])
+            if engine not in begun:
+                kept = asks[numbers[0]].question.kept
+                begun[engine] = engine.begin(images, None if kept is None else kept.of())
+            parts = _put([asks[i] for i in numbers], begun[engine], labels, temperature, known)
         votes.update(zip(numbers, parts))
     streams.join()
     return Polled(asks, [votes[i] for i in range(len(asks))], known, begun)
+
+
+def _put(
+    asks: list[Ask], clean: Begun, labels: Tensor, temperature: Tensor, known: dict[Question, Tensor]
+) -> list[Votes]:
+    """Put questions to one engine: all at once, but in company each by statistics of its own."""
+    for question in (ask.question for ask in asks):
+        if question not in known:
+            known[question] = question.look(clean)
+    described = [(ask.question, (clean, known[ask.question], ask.n, ask.strength)) for ask in asks]
+    vote = partial(asks[0].question.engine.votes, labels=labels, temperature=temperature)
+    if asks[0].question.kept is not None:
+        return [joined([vote(*part) for part in question.in_company(*how)]) for question, how in described]
+    drawn = [question.draw(*how) for question, how in described]
+    together = drawn[0] if len(drawn) == 1 else JoinedVariants(tuple(drawn))
+    return vote(clean, together).split([len(variants) for variants in drawn])
 
 
 def _has_room(engines: list[Engine], asks: list[Ask], rows: int) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sicl.calibrate.sicl.anchor import Anchor
+from sicl.calibrate.sicl.kept import CLEAN, Kept
 from sicl.calibrate.sicl.options import Name, Options, Who
 from sicl.calibrate.sicl.questions import Content, Crop, Mirror, Question, Style
 from sicl.calibrate.sicl.variants import Draws
@@ -25,7 +26,7 @@ from sicl.engine.norms import (
     statistics_for,
     statistics_of,
 )
-from sicl.engine.split import Begun, Split
+from sicl.engine.split import Split
 from sicl.errors import UnsupportedModelError
 
 _QUESTIONS: dict[Name, type[Question]] = {
@@ -44,20 +45,27 @@ class Witness:
         name: which.
         network: the live one, or one that shares its tensors.
         questions: about single batches.
-        in_company: the same about batches that are normalised together with others; None if that is the same.
+        in_company: the same about batches that are normalised as the company was; None if that is the same.
+        kept: what the company was normalised with.
     """
 
     name: Who
     network: nn.Module
     questions: dict[Name, Question]
     in_company: dict[Name, Question] | None = None
+    kept: Kept | None = None
 
-    def begin_in_company(self, images: Tensor, company: Tensor) -> dict[Engine, Begun]:
-        """Begin a batch, normalised together with its company."""
+    def meet(self, company: Tensor, asked: Collection[Name]) -> None:
+        """Keep what the company is normalised with, as it is and under each question asked."""
         assert self.in_company is not None
-        together = torch.cat([images, company])
+        assert self.kept is not None
         engines = dict.fromkeys(question.engine for question in self.in_company.values())
-        return {engine: engine.begin(together).first(len(images)) for engine in engines}
+        begun = {engine: engine.begin(company) for engine in engines}
+        seen = {CLEAN: next(iter(begun.values())).recorded}
+        for name, question in self.in_company.items():
+            if self.kept.by_view and name in asked:
+                seen |= question.seen(begun[question.engine])
+        self.kept.take(seen)
 
 
 def witnesses_of(options: Options, anchor: Anchor, draws: Draws, graphs: Graphs) -> list[Witness]:
@@ -85,7 +93,8 @@ def witnesses_of(options: Options, anchor: Anchor, draws: Draws, graphs: Graphs)
         if not dependent or options.say == "equal":
             return made
         together = by_the_batch(network) if name == "batch" else network
-        return replace(made, in_company=_questions(options, together, draws, graphs, "frozen"))
+        kept = Kept(together, by_view=options.norm == "batch")
+        return replace(made, in_company=_questions(options, together, draws, graphs, kept=kept), kept=kept)
 
     return [ask(name, network) for name, network in networks.items()]
 
@@ -104,20 +113,25 @@ def _questions(
     draws: Draws,
     graphs: Graphs,
     statistics: Statistics | None = None,
+    kept: Kept | None = None,
 ) -> dict[Name, Question]:
     """The questions asked, by name; those at one cut share an engine."""
     engines: dict[object, Engine] = {}
+    how = options.engine_options()
+    if kept is not None:
+        # Statistics change with every view, which a copy of the network would have to take over each time.
+        statistics, how = "frozen", replace(how, engine="plain")
 
     def engine(layer: str) -> Engine:
         split = Split(network, layer, statistics=statistics or statistics_for(options.norm))
-        return engines.setdefault(split.point, Engine(split, options.engine_options(), graphs))
+        return engines.setdefault(split.point, Engine(split, how, graphs))
 
     found: dict[Name, Question] = {}
     for asked in options.asked:
         cut = engine(options.content_layer if asked == "content" else options.layer)
         # The softmax needs no asking: it is what the network predicts with.
         if asked != "softmax":
-            found[asked] = _QUESTIONS[asked](cut, draws)
+            found[asked] = _QUESTIONS[asked](cut, draws, kept)
     return found
 
 
