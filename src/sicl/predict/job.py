@@ -163,7 +163,9 @@ def _claim(job: FolderJob) -> None:
 def _digest(job: FolderJob, files: list[str]) -> str:
     """Return what stands for the pictures and the checkpoint as they are: names, sizes and times of change."""
     paths = [*(job.images / file for file in sorted(files)), Path(job.model)]
-    lines = [f"{path} {stat.st_size} {stat.st_mtime_ns}" if (stat := _stat(path)) else str(path) for path in paths]
+    lines = [
+        f"{path} {stat.st_size} {stat.st_mtime_ns}" if (stat := _stat(path)) else str(path) for path in paths
+    ]
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 

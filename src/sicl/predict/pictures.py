@@ -47,7 +47,9 @@ def open_picture(path: Path) -> Image.Image:
     """
     try:
         with warnings.catch_warnings(), Image.open(path) as file:
-            warnings.simplefilter("ignore")  # Of size or damage: what can be read is read, the rest is refused.
+            warnings.simplefilter(
+                "ignore"
+            )  # Of size or damage: what can be read is read, the rest is refused.
             return _eight_bits(ImageOps.exif_transpose(file)).convert("RGB")
     except Exception as error:  # A damaged file makes decoders raise anything.
         reason = str(error).replace(str(path), path.name) or type(error).__name__
