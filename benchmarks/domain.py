@@ -62,13 +62,16 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=512, help="pictures of each folder, at most")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--only", nargs="+", help="some changes, as 'fog 1' or the strange folder's name")
     options = parser.parse_args()
     model = sicl.load_model(options.model, device=options.device)
     known = pixels_of(options.known, model, options.n)
     reference, stream = known[: len(known) // 2], known[len(known) // 2 :]
-    changes = {f"{name} 1": corrupt(stream, name, severity=1) for name in CORRUPTIONS}
-    changes[options.strange.name] = pixels_of(options.strange, model, options.n)
-    for name, then in changes.items():
+    for name in options.only or [*(f"{name} 1" for name in CORRUPTIONS), options.strange.name]:
+        if name == options.strange.name:
+            then = pixels_of(options.strange, model, options.n)
+        else:
+            then = corrupt(stream, name.split()[0], severity=1)
         adapter = METHODS[options.method]().attach(model)
         trusted = CALIBRATORS[options.calibrator]().attach(adapter)
         images = as_images(reference, options.device)

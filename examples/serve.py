@@ -16,6 +16,7 @@ import io
 import os
 import re
 import threading
+import warnings
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -53,8 +54,12 @@ class Stream:
         """Write the state aside and rename it: a kill leaves the old one or the new one, whole."""
         if self.path is not None:
             part = self.path.with_suffix(".part")
-            torch.save({"monitored": self.monitored.state_dict(), "last": self.last}, part)
-            part.replace(self.path)
+            try:
+                torch.save({"monitored": self.monitored.state_dict(), "last": self.last}, part)
+                part.replace(self.path)
+            except (OSError, RuntimeError) as error:  # A full disk costs the snapshot, not the answer.
+                part.unlink(missing_ok=True)
+                warnings.warn(f"{self.path} cannot be written ({error}); the state lives on.", stacklevel=2)
 
 
 class Streams:

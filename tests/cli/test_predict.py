@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -203,3 +204,60 @@ def test_the_command_prints_where_things_are_and_says_mistakes_in_a_sentence(
     assert isinstance(wrong.exception, OptionError)
     with pytest.raises(DataError, match="no pictures"):
         find_pictures(tmp_path / "out")
+
+
+def test_a_picture_of_sixteen_bits_looks_as_one_of_eight(tmp_path: Path) -> None:
+    """Pillow would cut its values off at 255, and leave a white picture."""
+    grey = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
+    Image.fromarray(grey).save(tmp_path / "eight.png")
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "sixteen.png")
+    eight, sixteen = (np.asarray(open_picture(tmp_path / f"{n}.png")) for n in ("eight", "sixteen"))
+    assert np.array_equal(eight, sixteen)
+
+
+def test_folders_may_be_numbered_with_leading_zeros(tmp_path: Path) -> None:
+    """007 is class 7; a number beyond the classes is no class."""
+    names = tuple(map(str, range(10)))
+    assert true_classes(["007/a.png", "3/b.png"], names, None)[0] == {"007/a.png": 7, "3/b.png": 3}
+    assert true_classes(["011/a.png"], names, None) == ({}, "")
+
+
+def test_a_link_to_nothing_is_listed(tmp_path: Path) -> None:
+    """What looks like a picture and is none gets its row."""
+    (tmp_path / "gone.png").symlink_to(tmp_path / "nothing.png")
+    assert find_pictures(tmp_path) == ["gone.png"]
+    with pytest.raises(DataError, match="gone.png cannot be read"):
+        open_picture(tmp_path / "gone.png")
+
+
+def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files may not grow beyond 20 kB: the table fits, the page does not; with room the page is made from the table."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.warns(UserWarning, match=r"resume.pt cannot be written .*; the run goes on unsaved"):
+            outcome = run_job(job(folder, tmp_path))
+        with pytest.raises(DataError, match=r"index.html cannot be written .*; make room"):
+            write_outcome(outcome, job(folder, tmp_path), predict_page(outcome, folder, "A folder"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.glob("*.part"))
+    monkeypatch.setattr(job_module, "_Run", None)  # Nothing is predicted again.
+    again = run_job(job(folder, tmp_path))
+    assert [(row.file, row.label) for row in again.rows] == [(row.file, row.label) for row in outcome.rows]
+
+
+def test_a_picture_that_changed_is_predicted_again(tmp_path: Path) -> None:
+    """The folder's finished run is believed only while its pictures are the same."""
+    images, out = tmp_path / "images", tmp_path / "out"
+    images.mkdir()
+    data = load_dataset("demo")
+    for i in range(4):
+        Image.fromarray(data.images[np.array([i])][0]).save(images / f"{i}.png")
+    first = run_job(job(images, out))
+    write_outcome(first, job(images, out), "")
+    Image.new("RGB", (40, 40)).save(images / "2.png")
+    second = run_job(job(images, out))
+    assert [a == b for a, b in zip(first.rows, second.rows)] != [True] * 4

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor
 
 from sicl import __version__
 from sicl.adapt import Moment
-from sicl.errors import InputError
+from sicl.errors import InputError, reason
 from sicl.monitor.detector import Detector
 from sicl.monitor.log import AuditLog, Event
 from sicl.monitor.reference import FeatureTap, Reference
@@ -42,8 +44,24 @@ CLAIMS = {
 }
 
 
+P, R = ParamSpec("P"), TypeVar("R")
+
+
+def _one_at_a_time(
+    method: Callable[Concatenate[Monitored, P], R],
+) -> Callable[Concatenate[Monitored, P], R]:
+    @functools.wraps(method)
+    def locked(self: Monitored, *args: P.args, **options: P.kwargs) -> R:
+        with self._lock:
+            return method(self, *args, **options)
+
+    return locked
+
+
 class Monitored:
     """`out = monitored(images)`: predicts like the classifier it watches; `out.alarm` says why not to trust it.
+
+    Calls from several threads are answered one after the other.
 
     Args:
         spec: the configuration.
@@ -76,6 +94,7 @@ class Monitored:
         observers: Sequence[Callable[[Event], None]] = (),
         name: str = "stream",
     ) -> None:
+        self._lock = threading.RLock()
         self.spec, self.trusted, self.name = spec, trusted, name
         self.observers = list(observers)
         self.log = None if spec.log is None else AuditLog(Path(spec.log))
@@ -88,6 +107,12 @@ class Monitored:
         if source is not None:
             self._source = self.reference = self._learn(source)
         self._emit("start", version=__version__, configuration=self._configuration(), reference=self._origin)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.RLock())
 
     @property
     def alarmed(self) -> bool:
@@ -118,6 +143,7 @@ class Monitored:
         low, high = self._right.interval
         return Estimate(1 - self._right.mean, 1 - high, 1 - low)
 
+    @_one_at_a_time
     def __call__(self, images: Tensor) -> Prediction:
         """Predict a batch, watch, and act as the policy says if an alarm goes."""
         good = _finite(images)
@@ -130,6 +156,12 @@ class Monitored:
         self._watch(features, out if good is None else _only(out, good))
         return replace(out, alarm=self.alarm)
 
+    @_one_at_a_time
+    def warm_up(self, shape: Sequence[int]) -> None:
+        """Do now what the first batches of a shape (N x C x H x W) would wait for; nothing is seen or learnt."""
+        self.trusted.warm_up(shape)
+
+    @_one_at_a_time
     def label(self, samples: Iterable[int], labels: Iterable[int]) -> Estimate:
         """Take in true labels, late or partial; return the risk with its interval.
 
@@ -162,23 +194,27 @@ class Monitored:
         self._emit("labels", n=len(rows), labelled_risk=risk[0], risk_low=risk[1], risk_high=risk[2])
         return risk
 
+    @_one_at_a_time
     def acknowledge(self) -> None:
         """Take an alarm off by hand: a person has looked."""
         if self.alarmed:
             self._well_again("acknowledged")
 
+    @_one_at_a_time
     def reset(self) -> None:
         """Return classifier and monitor to their start; a reference from source data stays."""
         self.trusted.reset()
         self._start_again()
         self._emit("reset")
 
+    @_one_at_a_time
     def close(self) -> None:
         """Write the last event and let go of the log."""
         self._emit("stop")
         if self.log is not None:
             self.log.close()
 
+    @_one_at_a_time
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next prediction, estimate and alarm depend on."""
         return {
@@ -197,6 +233,7 @@ class Monitored:
             "numbers": (self.seen, self.alarm, self._since, self._next_snapshot, self._next_line),
         }
 
+    @_one_at_a_time
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state that `state_dict` gave.
 
@@ -205,15 +242,18 @@ class Monitored:
         """
         if not isinstance(state, dict) or state.get("monitor") != self._configuration():
             raise InputError("`state` must come from a monitor of the same configuration; attach that spec.")
-        before = self.trusted.state_dict()
+        before = self.state_dict()
         try:
-            self.trusted.load_state_dict(state["trusted"])
-        except (RuntimeError, KeyError, ValueError) as error:
-            self.trusted.load_state_dict(before)
+            self._load(state)
+        except Exception as error:
+            self._load(before)
             raise InputError(
-                f"`state` does not fit this model ({str(error).splitlines()[0].rstrip('.:')}); attach the monitor "
-                "to the model it was saved from."
+                f"`state` does not fit this model ({reason(error).rstrip('.:')}); attach the monitor to the model it was "
+                "saved from."
             ) from error
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.trusted.load_state_dict(state["trusted"])
         self.window.load_state_dict(state["window"])
         self.detector.load_state_dict(state["detector"])
         self._right.load_state_dict(state["right"])

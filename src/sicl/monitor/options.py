@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 from sicl.errors import OptionError, require_choice, require_positive
 from sicl.selective import require_share
+from sicl.spec import Spec
 
 POLICIES = ("warn", "freeze", "reset", "rollback")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MonitorOptions:
+class MonitorOptions(Spec):
     """The fields of `Monitor`, where each is explained."""
 
     window: int = 256

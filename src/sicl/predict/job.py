@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import pickle
 import random
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ import torch
 import sicl
 from sicl.adapt import METHODS
 from sicl.calibrate import CALIBRATORS
-from sicl.errors import DataError, OptionError, require_choice, require_positive
+from sicl.errors import DataError, OptionError, reason, require_choice, require_positive
 from sicl.models.zoo import count_classes, load_model
 from sicl.monitor import Monitor, Monitored
 from sicl.predict.outcome import Outcome, Row, read_rows
@@ -124,11 +126,19 @@ def run_job(job: FolderJob, progress: Progress | None = None) -> Outcome:
 def write_outcome(outcome: Outcome, job: FolderJob, page: str) -> tuple[Path, Path]:
     """Write predictions.csv and index.html, each aside and renamed; return their paths."""
     table, html, about = (job.out / name for name in ("predictions.csv", "index.html", "run.json"))
-    run = json.dumps({"key": job.key, "files": _digest([row.file for row in outcome.rows])}, indent=1)
-    for path, text in ((table, outcome.to_csv()), (html, page), (about, run)):
+    run = json.dumps({"key": job.key, "files": _digest(job, [row.file for row in outcome.rows])}, indent=1)
+    # The page last: with the other two in place it can be made again without predicting.
+    for path, text in ((table, outcome.to_csv()), (about, run), (html, page)):
         part = path.with_name(path.name + ".part")
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise DataError(
+                f"{path} cannot be written ({error.strerror or error}); make room and give the same command again, "
+                "which goes on from what was saved."
+            ) from error
     _resume_file(job).unlink(missing_ok=True)
     return table, html
 
@@ -150,15 +160,27 @@ def _claim(job: FolderJob) -> None:
         raise OptionError(f"`out` {job.out} holds a run with another {changed}; give another folder.")
 
 
-def _digest(files: list[str]) -> str:
-    return hashlib.sha256("\n".join(sorted(files)).encode()).hexdigest()
+def _digest(job: FolderJob, files: list[str]) -> str:
+    """Return what stands for the pictures and the checkpoint as they are: names, sizes and times of change."""
+    paths = [*(job.images / file for file in sorted(files)), Path(job.model)]
+    lines = [
+        f"{path} {stat.st_size} {stat.st_mtime_ns}" if (stat := _stat(path)) else str(path) for path in paths
+    ]
+    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
 
 
 def _finished(job: FolderJob, files: list[str]) -> list[Row] | None:
     about, table = job.out / "run.json", job.out / "predictions.csv"
     if not about.exists() or not table.exists():
         return None
-    same = json.loads(about.read_text(encoding="utf-8")).get("files") == _digest(files)
+    same = json.loads(about.read_text(encoding="utf-8")).get("files") == _digest(job, files)
     return read_rows(table) if same else None
 
 
@@ -181,6 +203,7 @@ class _Run:
         trusted = CALIBRATORS[job.calibrator]().attach(adapter, source=self._source())
         self.monitored: Monitored = Monitor().attach(trusted, source=self._source())
         self.rows: list[Row] = []
+        self.unsaved = False
 
     def finish(self, progress: Progress | None) -> list[Row]:
         """Return all rows, those of an earlier, stopped run included."""
@@ -196,6 +219,7 @@ class _Run:
             if time.monotonic() - saved > SAVE_EVERY:
                 self._save()
                 saved = time.monotonic()
+        self._save()
         if progress is not None:
             progress(len(self.rows), len(self.order))
         return self.rows
@@ -231,9 +255,17 @@ class _Run:
     def _save(self) -> None:
         path = _resume_file(self.job)
         part = path.with_name(path.name + ".part")
-        state = {"key": self.job.key, "files": _digest(self.order), "monitor": self.monitored.state_dict()}
-        torch.save({**state, "rows": [asdict(row) for row in self.rows]}, part)
-        part.replace(path)
+        files = _digest(self.job, self.order)
+        state = {"key": self.job.key, "files": files, "monitor": self.monitored.state_dict()}
+        try:
+            torch.save({**state, "rows": [asdict(row) for row in self.rows]}, part)
+            part.replace(path)
+        except (OSError, RuntimeError) as error:  # Torch's zip writer raises the latter on a full disk.
+            part.unlink(missing_ok=True)
+            if not self.unsaved:
+                why = reason(error)
+                warnings.warn(f"{path} cannot be written ({why}); the run goes on unsaved.", stacklevel=2)
+            self.unsaved = True
 
     def _resume(self) -> None:
         path = _resume_file(self.job)
@@ -241,7 +273,7 @@ class _Run:
             return
         try:
             state = torch.load(path, map_location=self.job.device, weights_only=True)
-            if state["key"] != self.job.key or state["files"] != _digest(self.order):
+            if state["key"] != self.job.key or state["files"] != _digest(self.job, self.order):
                 return
             self.monitored.load_state_dict(state["monitor"])
             self.rows = [Row(**row) for row in state["rows"]]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor, nn
@@ -29,7 +31,7 @@ def find_pictures(folder: Path) -> list[str]:
     found = sorted(
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES and path.is_file() and not path.name.startswith(".")
+        if path.suffix.lower() in SUFFIXES and not path.is_dir() and not path.name.startswith(".")
     )
     if not found:
         known = ", ".join(suffix[1:] for suffix in SUFFIXES)
@@ -38,17 +40,29 @@ def find_pictures(folder: Path) -> list[str]:
 
 
 def open_picture(path: Path) -> Image.Image:
-    """Return a picture as people see it: in RGB, turned the way its camera noted.
+    """Return a picture as people see it: in RGB, turned the way its camera noted; of a moving one, the first frame.
 
     Raises:
         DataError: the file cannot be read as a picture.
     """
     try:
-        with Image.open(path) as file:
-            return ImageOps.exif_transpose(file).convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        with warnings.catch_warnings(), Image.open(path) as file:
+            warnings.simplefilter(
+                "ignore"
+            )  # Of size or damage: what can be read is read, the rest is refused.
+            return _eight_bits(ImageOps.exif_transpose(file)).convert("RGB")
+    except Exception as error:  # A damaged file makes decoders raise anything.
         reason = str(error).replace(str(path), path.name) or type(error).__name__
         raise DataError(f"{path.name} cannot be read ({reason}).") from error
+
+
+def _eight_bits(picture: Image.Image) -> Image.Image:
+    """Return a grey picture of more than 8 bits a pixel in 8; Pillow would cut it off at 255."""
+    if not picture.mode.startswith(("I", "F")):
+        return picture
+    pixels = np.asarray(picture, np.float64)
+    largest = max(1.0, pixels.max()) if picture.mode == "F" else max(65535.0, pixels.max())
+    return Image.fromarray((255 * (pixels / largest).clip(0, 1)).round().astype(np.uint8))
 
 
 def read_batch(
@@ -141,7 +155,7 @@ def true_classes(
         return _from_table(files, names, table), f"labels of {table.name}"
     folders = [file.split("/")[0] if "/" in file else "" for file in files]
     distinct = sorted(set(folders) - {""})
-    known = {name: i for i, name in enumerate(names)} | {str(i): i for i in range(len(names))}
+    known = _numbers(distinct, len(names)) | {name: i for i, name in enumerate(names)}
     if distinct and all(folder in known for folder in distinct):
         how = "folders named by class"
     elif len(distinct) == len(names):
@@ -159,7 +173,7 @@ def _from_table(files: Sequence[str], names: Sequence[str], table: Path) -> dict
         raise DataError(f"`labels` {table} cannot be read ({error}).") from error
     if not rows or not {"file", "label"} <= rows[0].keys():
         raise DataError(f"`labels` {table} must have the columns file and label.")
-    known = {name: i for i, name in enumerate(names)} | {str(i): i for i in range(len(names))}
+    known = _numbers([str(row["label"]) for row in rows], len(names)) | {n: i for i, n in enumerate(names)}
     wrong = next((row["label"] for row in rows if row["label"] not in known), None)
     if wrong is not None:
         raise DataError(
@@ -167,3 +181,9 @@ def _from_table(files: Sequence[str], names: Sequence[str], table: Path) -> dict
         )
     there = set(files)
     return {row["file"]: known[row["label"]] for row in rows if row["file"] in there}
+
+
+def _numbers(words: Sequence[str], n_classes: int) -> dict[str, int]:
+    """Return the words that are numbers of classes, also with leading zeros."""
+    found = {word: int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 10}
+    return {word: number for word, number in found.items() if number < n_classes}
