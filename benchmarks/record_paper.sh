@@ -3,12 +3,15 @@
 #
 #   DATA=dir WEIGHTS=dir OUT=dir [BUDGET=720] [WORKERS=4] [N=4992] [SEEDS=0,1] benchmarks/record_paper.sh [LANE ...]
 #
+# A rehearsal without a GPU: OPTIONS=--dry-run plans every step, QUICK=1 runs each preset on the embedded model.
+#
 # Lanes run at the same time, each with WORKERS workers, and go through their steps in order; a step whose
 # weights or data are missing is skipped with a sentence. Every lane stops when BUDGET seconds are over.
 # DATA: cifar10 and cifar100 as sheets, mnist. WEIGHTS: cifar10-resnet18.safetensors and so on.
 set -u
 : "${DATA:?folder with the data}" "${WEIGHTS:?folder with the source models}" "${OUT:?folder for the records}"
 BUDGET=${BUDGET:-720} WORKERS=${WORKERS:-4} N=${N:-4992} SEEDS=${SEEDS:-0,1} DEVICE=${DEVICE:-cuda}
+OPTIONS=${OPTIONS:-} QUICK=${QUICK:-}
 SICL=${SICL:-sicl} PLANS=$(cd "$(dirname "$0")/../results/plans" && pwd)
 FEW=${FEW:-gaussian_noise,glass_blur,fog,contrast,jpeg_compression}
 END=$(($(date +%s) + BUDGET))
@@ -19,13 +22,14 @@ ln -sfn "$WEIGHTS" "$OUT/weights"
 step() { # step FOLDER PRESET [OPTION ...]: the first seed alone, then all of them
     folder=$1 preset=$2 log=$OUT/logs/$(echo "$1" | tr / -).log
     shift 2
+    [ -z "$QUICK" ] || set -- --quick
     mkdir -p "$OUT/$folder"
     for seeds in "${SEEDS%%,*}" "$SEEDS"; do
         left=$((END - $(date +%s)))
         [ "$left" -gt 15 ] || { echo "$folder: no time left"; return; }
         began=$(date +%s)
         timeout -s INT -k 10 "$left" $SICL paper run "$preset" --out "$OUT/$folder" --data "$DATA" --weights "$WEIGHTS" \
-            --cache "$OUT/cache" --device "$DEVICE" --workers "$WORKERS" --threads 1 --seeds "$seeds" "$@" \
+            --cache "$OUT/cache" --device "$DEVICE" --workers "$WORKERS" --threads 1 --seeds "$seeds" "$@" $OPTIONS \
             >>"$log" 2>&1
         echo "$folder, seeds $seeds: status $?, $(($(date +%s) - began)) s, $(find "$OUT/$folder" -maxdepth 1 -name '*seed*.json' | wc -l) records"
         [ "$seeds" = "$SEEDS" ] && return
@@ -38,7 +42,7 @@ plan() { # plan NAME: one of results/plans, which look for weights/ where they a
     began=$(date +%s)
     mkdir -p "$OUT/$1"
     (cd "$OUT" && timeout -s INT -k 10 "$left" $SICL bench "$PLANS/$1.toml" --out "$OUT/$1" --data "$DATA" \
-        --cache "$OUT/cache" --device "$DEVICE" --workers "$WORKERS" --threads 1 >>"$OUT/logs/$1.log" 2>&1)
+        --cache "$OUT/cache" --device "$DEVICE" --workers "$WORKERS" --threads 1 $OPTIONS >>"$OUT/logs/$1.log" 2>&1)
     echo "$1: status $?, $(($(date +%s) - began)) s, $(find "$OUT/$1" -maxdepth 1 -name '*seed*.json' | wc -l) records"
 }
 

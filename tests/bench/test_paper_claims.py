@@ -11,12 +11,12 @@ import pytest
 from report_records import cell
 from typer.testing import CliRunner
 
-from sicl.bench.paper.answers import RUNS, claims_table, drawings, filled, write_page
+from sicl.bench.paper.answers import QUICK_RUNS, RUNS, claims_table, drawings, filled, write_page
 from sicl.bench.paper.claims import CLAIMS
 from sicl.bench.paper.evidence import Evidence, growth
 from sicl.bench.run.schema import Record
 from sicl.cli.paper import app
-from sicl.errors import DataError
+from sicl.errors import DataError, OptionError
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,8 +39,8 @@ def test_the_page_is_what_the_records_say() -> None:
     evidence = Evidence(ROOT / "results")
     page = (ROOT / "docs" / "reproduction.md").read_text()
     assert filled(page, evidence) == page, "run `sicl paper claims results --write docs/reproduction.md`"
-    for name, drawn in drawings(evidence).items():
-        assert (ROOT / "docs" / "images" / f"{name}.svg").read_text() == drawn
+    for name, panel in drawings(evidence).items():
+        assert (ROOT / "docs" / "images" / f"{name}.svg").read_text() == panel.svg()
         assert f"images/{name}.svg" in page
     assert len(page.splitlines()) <= 250
     assert all(len(line) <= 110 for line in page.splitlines() if not line.startswith("|"))
@@ -54,6 +54,33 @@ def test_every_claim_names_where_it_stands_and_what_answers_it() -> None:
         assert claim.where
         assert bool(claim.runs) != bool(claim.source)
         assert set(claim.runs) <= set(RUNS)
+
+
+def test_commands_beside_the_claims_are_plans_that_exist() -> None:
+    """Every `sicl paper run` of the page, with its options, is a plan once the weights are there."""
+    for name, command in QUICK_RUNS.items():
+        result = CliRunner().invoke(app, [*command.split()[2:], "--dry-run"])
+        assert result.exit_code == 0, (command, result.output)
+        assert name in command
+    for command in RUNS.values():
+        if command.startswith("sicl bench"):
+            assert (ROOT / command.split()[2]).is_file()
+        else:
+            result = CliRunner().invoke(app, [*command.split()[2:], "--dry-run"])
+            assert isinstance(result.exception, OptionError), command
+            assert "safetensors" in str(result.exception)
+
+
+def test_the_embedded_models_answer_stands_beside_the_full_ones(tmp_path: Path) -> None:
+    """Quick runs have a column of their own; where only they answer, the verdict is in brackets."""
+    parts = [
+        replace(cell("fog"), method=method, stream="noisy, mnist", accuracy=accuracy)
+        for method, accuracy in (("sotta", 0.70), ("sotta+sicl", 0.78))
+    ]
+    write(tmp_path / "quick" / "figure8b", *parts)
+    assert "| (confirmed) |  | 70.0 to 78.0 % |" in claims_table(Evidence(tmp_path))
+    write(tmp_path / "figure8b", *(replace(part, accuracy=0.5) for part in parts))
+    assert "| refuted | 50.0 to 50.0 % | 70.0 to 78.0 % |" in claims_table(Evidence(tmp_path))
 
 
 def test_a_claim_without_records_is_not_measured_yet(tmp_path: Path) -> None:

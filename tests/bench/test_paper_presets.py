@@ -10,11 +10,13 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 from own_parts import TINY
+from paper_records import full_records
 from report_records import cell
 from rich.console import Console
 
 from sicl.bench.executors import Settings
 from sicl.bench.paper import CORRUPTIONS
+from sicl.bench.paper.drawings import drawing
 from sicl.bench.paper.figures import sheets
 from sicl.bench.paper.presets import ALIASES, METHODS, PRESETS, Choice, presets_of
 from sicl.bench.paper.show import _print, show_preset
@@ -23,8 +25,9 @@ from sicl.bench.run.runner import run_plan
 from sicl.bench.run.schema import Record
 from sicl.bench.tables import colours
 from sicl.bench.tables.colours import colour_of
+from sicl.bench.tables.layout import main_table
 from sicl.bench.tables.names import CALIBRATOR_NAMES, method_name, short_domain
-from sicl.bench.tables.plots import bars, plot
+from sicl.bench.tables.plots import HALF, bars, plot
 from sicl.bench.tables.printed import paper_value
 from sicl.bench.tables.sheets import Sheet, number, pivot
 from sicl.errors import OptionError
@@ -203,8 +206,8 @@ def test_sheets_are_drawn_as_lines_or_bars() -> None:
     rows = tuple((f"<{name}>", (1.0, None, -3.0)) for name in CORRUPTIONS)
     dots = plot(Sheet("s", "Many", "corruption", ("a", "b", "c"), rows))
     assert dots.count("<circle") == 30
-    for drawing in (lines, bars, dots):
-        assert fromstring(drawing).tag.endswith("svg")
+    for drawn in (lines, bars, dots):
+        assert fromstring(drawn).tag.endswith("svg")
 
 
 def test_severities_are_ticks_and_names_do_not_touch() -> None:
@@ -241,7 +244,7 @@ def test_the_main_table_prints_as_the_paper_does(tmp_path: Path) -> None:
     assert marked == ["SICL"]
     assert dict(made["wins"].rows)["all"][:2] == (6, 6)
     assert dict(made["wins"].rows)["Benign"][:2] == (5, 5)
-    narrow, wide = (Console(file=io.StringIO(), width=width) for width in (100, 200))
+    narrow, wide = (Console(file=io.StringIO(), width=width) for width in (70, 200))
     for console in (narrow, wide):
         _print(block, tmp_path, console)
     assert wide.file.getvalue().index("SAR") < wide.file.getvalue().index("Softmax")
@@ -255,6 +258,30 @@ def test_names_are_the_papers_and_the_old_ones_still_work() -> None:
     assert {part for parts in ALIASES.values() for part in parts} <= set(PRESETS)
     with pytest.raises(OptionError, match="figure8a"):
         presets_of("figure8x")
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name != "figure2"])
+def test_every_full_preset_is_drawn_in_the_papers_panels(name: str, tmp_path: Path) -> None:
+    """Made-up records of the whole preset: each panel is an SVG that fits a phone, but for the stream."""
+    made = full_records(name)
+    drawn = drawing(name, PRESETS[name].title, sheets(name, made, tmp_path), made)
+    assert drawn is not None
+    assert fromstring(drawn.svg()).tag.endswith("svg")
+    panels = {"table2": 6, "figure6": 4, "figure7ab": 3, "table3": 1, "table4": 1, "figure9": 1}
+    assert len(drawn.panels) == panels.get(name, 2)
+    assert all(panel.width <= HALF for panel in drawn.panels) or name == "figure9"
+    assert drawn.html().count("<svg") == len(drawn.panels)
+
+
+def test_the_full_main_table_counts_all_72_settings(tmp_path: Path) -> None:
+    """In the report the networks stand above their methods, as in the paper, and every setting is counted."""
+    console = Console(file=io.StringIO(), width=200)
+    shown = show_preset("table2", full_records("table2"), tmp_path, console)
+    page = "".join(shown.parts)
+    assert page.count('<th class="over" colspan="5">ResNet-101</th>') == 6
+    assert page.count('<th class="over" colspan="2">ViT</th>') == 6
+    assert dict(main_table(full_records("table2"))[-1].rows)["all"][1] == 72
+    assert console.file.getvalue().index("RoTTA") < console.file.getvalue().index("Softmax")
 
 
 def test_long_sheets_are_printed_in_part(tmp_path: Path) -> None:

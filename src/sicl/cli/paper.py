@@ -120,7 +120,7 @@ def show(
         found = load_results(place, plan)
         # What is packed stays as it is; its tables and drawings go beside this command.
         beside = place if place.is_dir() else Path(place.name.partition(".")[0])
-        _report(part, found.records, beside, show_preset(part, found.records, beside).drawing)
+        _report(part, found.records, beside, show_preset(part, found.records, beside).parts)
 
 
 @app.command()
@@ -157,7 +157,7 @@ def _run(name: str, options: dict[str, Any], out: Path | None, launch: Launch, d
         keep = launch.predictions or PRESETS[part].predictions
         result = replace(launch, predictions=keep).run(plans[part], folder)
         shown = show_preset(part, result.records, folder)
-        _report(part, result.records, folder, shown.drawing, len(plans[part]))
+        _report(part, result.records, folder, shown.parts, len(plans[part]))
         failed += len(result.failed)
     raise typer.Exit(1 if failed else 0)
 
@@ -168,13 +168,12 @@ def _places(parts: Sequence[str], folder: Path) -> list[tuple[str, Path]]:
 
 
 def _report(
-    name: str, records: Sequence[Any], folder: Path, drawing: str | None, planned: int | None = None
+    name: str, records: Sequence[Any], folder: Path, parts: Sequence[str], planned: int | None = None
 ) -> None:
-    """Write the run's report again, now with its figure."""
+    """Write the run's report again, now with its figure and its tables as the paper has them."""
     from sicl.bench.report import write_report
 
-    drawings = [drawing] if drawing else []
-    write_report(records, folder / "report.html", title=name, planned=planned, drawings=drawings)
+    write_report(records, folder / "report.html", title=name, planned=planned, parts=parts)
 
 
 def _split(text: str | None) -> list[str]:

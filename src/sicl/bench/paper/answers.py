@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
 from sicl.bench.paper.claims import CLAIMS, Claim
-from sicl.bench.paper.evidence import MAIN, RESNET18, Evidence, by, ece
+from sicl.bench.paper.evidence import MAIN, OLDER, QUICK, RESNET18, UNKNOWN, Answer, Evidence, by, ece
+from sicl.bench.paper.presets import METHODS
 from sicl.bench.run.files import write_atomic
 from sicl.bench.run.schema import Record
+from sicl.bench.tables.beside import against
 from sicl.bench.tables.layout import Setting
 from sicl.bench.tables.names import CALIBRATOR_NAMES, calibrator_name, dataset_name, model_name, stream_name
-from sicl.bench.tables.plots import Panel, bars, dots, figure, lines, scatter
-from sicl.bench.tables.printed import BESIDE as PRINTED
-from sicl.bench.tables.printed import printed_value
+from sicl.bench.tables.plots import Panel, bars, dots, lines, scatter
 from sicl.bench.tables.sheets import Sheet
 from sicl.errors import DataError
 
@@ -34,7 +34,22 @@ RUNS = {
     **{name: f"sicl paper run {name} --models resnet18 {FULL}" for name in _FIGURES},
 }
 """The command behind every run that a claim is measured on."""
+_EMBEDDED = "--datasets demo --models demo"
+QUICK_RUNS = {
+    "table2": "sicl paper run table2 --quick --methods tent,eata,sar,rotta,sotta "
+    "--corruptions gaussian_noise,glass_blur,fog,contrast,jpeg_compression",
+    "figure2": "sicl paper run figure2 --quick",
+    "figure3": "sicl paper run figure3 --quick",
+    "figure6": "sicl paper run figure6 --quick --methods tent,sar,sotta",
+    "figure7ab": "sicl paper run figure7ab --quick",
+    "figure7c": "sicl paper run figure7c --quick",
+    "figure8a": "sicl paper run figure8a --quick",
+    "figure8b": f"sicl paper run figure8b {_EMBEDDED} --n 512 --seeds 0,1 "
+    "--corruptions gaussian_noise,contrast,jpeg_compression",
+}
+"""The same on the embedded model, on a CPU; figure 8b needs MNIST (`sicl data get mnist`)."""
 
+ORDERS = {"by class": "sorted by class", "iid": "in random order"}
 _BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 
@@ -46,8 +61,8 @@ def write_page(page: Path, results: Path) -> list[Path]:
     """
     evidence = Evidence(results)
     written = [write_atomic(page, filled(_read(page), evidence))]
-    for name, drawn in drawings(evidence).items():
-        written.append(write_atomic(page.parent / "images" / f"{name}.svg", drawn))
+    for name, panel in drawings(evidence).items():
+        written.append(write_atomic(page.parent / "images" / f"{name}.svg", panel.svg()))
     return written
 
 
@@ -60,7 +75,12 @@ def _read(page: Path) -> str:
 
 def filled(text: str, evidence: Evidence) -> str:
     """Return a page with what stands between `<!-- begin NAME -->` and `<!-- end NAME -->` made anew."""
-    makers = {"claims": claims_table, "runs": runs_table, "results": results_table}
+    makers = {
+        "claims": claims_table,
+        "runs": runs_table,
+        "quick": quick_table,
+        "results": results_table,
+    }
 
     def fill(match: re.Match[str]) -> str:
         if match[2] not in makers:
@@ -71,16 +91,35 @@ def filled(text: str, evidence: Evidence) -> str:
 
 
 def claims_table(evidence: Evidence) -> str:
-    """Return every claim with our answer, the verdict and the runs behind it, as Markdown."""
-    lines = ["| the paper says | where | ours | verdict | runs |", "|---|---|---|---|---|"]
+    """Return every claim with the verdict, our answers at full and at small size, and the runs, as Markdown."""
+    quick = evidence.quick()
+    lines = [
+        "| the paper says | where | verdict | full size | embedded model | runs |",
+        "|---|---|---|---|---|---|",
+    ]
     counts: dict[str, int] = {}
     for claim in CLAIMS:
-        answer = claim.measure(evidence)
-        counts[answer.verdict] = counts.get(answer.verdict, 0) + 1
-        verdict = answer.verdict if answer.ours != answer.verdict else ""
-        lines.append(f"| {claim.text} | {claim.where} | {answer.ours} | {verdict} | {_source(claim)} |")
-    told = ", ".join(f"{counts[name]} {name}" for name in sorted(counts))
+        full = claim.measure(evidence)
+        small = claim.measure(quick) if quick and claim.runs else UNKNOWN
+        verdict = _verdict(full, small)
+        counts[verdict] = counts.get(verdict, 0) + 1
+        cells = [claim.text, claim.where, verdict, _told(full), _told(small), _source(claim)]
+        lines.append(f"| {' | '.join(cells)} |")
+    told = ", ".join(
+        f"{n} {name}" for name, n in sorted(counts.items(), key=lambda item: item[0].strip("()"))
+    )
     return "\n".join([*lines, "", f"{len(CLAIMS)} claims: {told}."])
+
+
+def _verdict(full: Answer, small: Answer) -> str:
+    """Return the verdict at full size; in brackets, where there is none, that of the embedded model."""
+    if full.verdict != UNKNOWN.verdict:
+        return full.verdict
+    return f"({small.verdict})" if small.verdict != UNKNOWN.verdict else UNKNOWN.verdict
+
+
+def _told(answer: Answer) -> str:
+    return answer.ours if answer is not UNKNOWN else ""
 
 
 def _source(claim: Claim) -> str:
@@ -93,21 +132,35 @@ def _source(claim: Claim) -> str:
 
 def runs_table(evidence: Evidence) -> str:
     """Return every run with its command and what was recorded of it, as Markdown."""
+    return _commands(RUNS, evidence)
+
+
+def quick_table(evidence: Evidence) -> str:
+    """Return every quick run with its command and what was recorded of it, as Markdown."""
+    return _commands(QUICK_RUNS, evidence.quick())
+
+
+def _commands(runs: Mapping[str, str], evidence: Evidence | None) -> str:
     lines = ["| run | command | records |", "|---|---|---|"]
-    for name, command in RUNS.items():
+    for name, command in runs.items():
         lines.append(f"| `{name}` | `{command}` | {_recorded(evidence, name)} |")
     return "\n".join(lines)
 
 
-def _recorded(evidence: Evidence, name: str) -> str:
-    records, place = evidence.run(name), evidence.place(name)
-    if place is None or not records:
-        return "not measured yet"
+def _recorded(evidence: Evidence | None, name: str) -> str:
+    place = evidence.place(name) if evidence else None
+    if evidence is None or place is None:
+        return UNKNOWN.ours
+    records = evidence.run(name)
     sizes = sorted({record.n for record in records})
     images = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
     seeds = len({record.seed for record in records})
-    many = f"{seeds} seed{'s' * (seeds != 1)}"
-    return f"`results/{place.name}`: {len(records)} streams of {images} images, {many}"
+    versions = ", ".join(sorted({str(record.environment.get("sicl", "?")) for record in records}))
+    folder = "results/" if evidence.names is OLDER else f"results/{QUICK}/"
+    return (
+        f"`{folder}{place.name}`: {len(records)} streams of {images} images, "
+        f"{seeds} seed{'s' * (seeds != 1)}, version {versions}"
+    )
 
 
 def results_table(evidence: Evidence) -> str:
@@ -138,83 +191,108 @@ def results_table(evidence: Evidence) -> str:
     return "\n".join(lines)
 
 
-def drawings(evidence: Evidence) -> dict[str, str]:
-    """Return the page's figures by name; one whose records are missing is left out."""
-    made = {
-        "claims-readings": ("Readings of the printed formula, and our default: ECE, %", _readings(evidence)),
-        "claims-printed": ("Ours against printed: cumulative ECE of ResNet-18, %", _against(evidence)),
-        "claims-time": ("The softmax's ECE along the stream, %", _time(evidence)),
-        "claims-collapse": ("TENT driven to collapse, ResNet-18: ECE, %", _collapse(evidence)),
-    }
-    return {name: figure(title, panels) for name, (title, panels) in made.items() if panels}
+def drawings(evidence: Evidence) -> dict[str, Panel]:
+    """Return the page's plots by name; one whose records are missing is left out."""
+    return {**_readings(evidence), **_against(evidence), **_time(evidence), **_collapse(evidence)}
 
 
-def _readings(evidence: Evidence) -> list[Panel]:
-    """Draw the mean ECE of every reading on the validation corruptions, by data set."""
+SHORT_READINGS = {
+    "softmax": "softmax",
+    "plain": "network as attached",
+    "flip": "mirror image",
+    "default: mean of stem swap, content x1, mirror (pooled)": "0.1's default",
+    "default's votes, frozen: mean of stem swap, content x1, mirror": "0.1's default, frozen",
+    "mean of Gaussian x2, content x1, mirror (frozen)": "Gaussian, content, mirror",
+    "printed: style x (1 - content), hard votes, frozen": "printed formula",
+}
+
+
+def _readings(evidence: Evidence) -> dict[str, Panel]:
+    """Draw the mean ECE of every reading on the validation corruptions, by data set, hard and soft votes."""
     path = evidence.root / "readings-validation.json"
     if not path.is_file():
-        return []
+        return {}
     found: dict[str, dict[str, list[float]]] = {}
     for stream in json.loads(path.read_text(encoding="utf-8"))["streams"]:
         dataset, method, _, order = str(stream["stream"]).rsplit("-", 3)
-        if order == "iid" and method in ("tent", "eata", "sar", "rotta", "sotta"):
-            for name, row in stream["readings"].items():
-                found.setdefault(name, {}).setdefault(dataset.split("-")[0], []).append(row["ece"])
-    sets = ("cifar10", "cifar100")
+        if order != "iid" or method not in METHODS:
+            continue
+        for reading, row in stream["readings"].items():
+            # Statistics that are pooled, or the batch's, are close to frozen ones: one of the three is drawn.
+            if ".pooled." in reading or ".batch." in reading:
+                continue
+            name, votes = _reading(reading)
+            found.setdefault(name, {}).setdefault(dataset.split("-")[0] + votes, []).append(row["ece"])
+    columns = ("cifar10", "cifar10, hard", "cifar100", "cifar100, hard")
     rows = [
-        (name, tuple(mean(values[s]) for s in sets))
+        (name, tuple(mean(values[c]) if c in values else None for c in columns))
         for name, values in found.items()
-        if set(sets) <= set(values)
     ]
-    # Single signals with pooled statistics are close to those with frozen ones: one of the two is drawn.
-    rows = [row for row in rows if ":" in row[0] or ".pooled." not in row[0]]
-    rows.sort(key=lambda row: sum(row[1]))
-    return [dots("", Sheet("readings", "", "reading", sets, tuple(rows)))] if rows else []
+    rows.sort(key=lambda row: min(v for v in row[1][:2] if v is not None))
+    return {
+        "claims-readings": dots("ECE, %: soft votes, and hard ones", Sheet("", "", "", columns, tuple(rows)))
+    }
 
 
-def _against(evidence: Evidence) -> list[Panel]:
+def _reading(name: str) -> tuple[str, str]:
+    """Return a reading as it is written, and ", hard" for hard votes."""
+    hard = ", hard" if name.endswith(".hard") or name.startswith("printed") else ""
+    bare = name.removesuffix(".hard").removesuffix(".soft").removesuffix(".frozen")
+    if bare in SHORT_READINGS:
+        return SHORT_READINGS[bare], hard
+    layer, _, rest = bare.partition(".")
+    kind = rest.rstrip("0123456789.")
+    size = rest.removeprefix(kind)
+    return f"{layer}, {'MixStyle' if kind == 'mix' else kind if kind == 'swap' else f'{kind} x {size}'}", hard
+
+
+def _against(evidence: Evidence) -> dict[str, Panel]:
     """Draw every printed average of the ResNet-18 tables against ours."""
-    panels = []
+    made = {}
     for run in RESNET18:
-        points: dict[str, list[tuple[float, float]]] = {}
-        for part in by(evidence.run(run), lambda r: r.method).values():
-            for name in (*PRINTED, "sicl_paper"):
-                ours, printed = ece(part, name), _printed_mean(part, name)
-                if ours is not None and printed is not None:
-                    points.setdefault(name, []).append((printed, ours))
-        if points:
-            title = dataset_name(evidence.run(run)[0].dataset)
-            panels.append(scatter(title, points, x_title="printed", y_title="ours"))
-    return panels
+        records = evidence.run(run)
+        for title, points in against(records).items():
+            name = f"claims-printed-{records[0].dataset.removesuffix('-c')}"
+            made[name] = scatter(f"{title}: cumulative ECE, %", points, x_title="printed", y_title="ours")
+    return made
 
 
-def _printed_mean(part: Sequence[Record], name: str) -> float | None:
-    corruptions = sorted({record.corruption for record in part if record.corruption})
-    values = [value for c in corruptions if (value := printed_value(part[0], name, c)) is not None]
-    return mean(values) if values else None
-
-
-def _time(evidence: Evidence) -> list[Panel]:
+def _time(evidence: Evidence) -> dict[str, Panel]:
     """Draw the sliding-window ECE of the softmax for every method, static and dynamic."""
-    panels = []
+    made = {}
     for run in (*RESNET18, "resnet18-dynamic"):
         for dataset, part in by(evidence.run(run), lambda r: r.dataset).items():
-            curves = {}
-            for method, records in by(part, lambda r: r.method).items():
-                parts = [r.calibrators["softmax"]["over_time"] for r in records if "softmax" in r.calibrators]
-                # Streams of another length have windows at other places: the most common length is drawn.
-                ends = max((tuple(p["end"]) for p in parts), key=[tuple(p["end"]) for p in parts].count)
-                same = [p["ece"] for p in parts if tuple(p["end"]) == ends]
-                curves[method] = [(end, 100 * mean(values)) for end, values in zip(ends, zip(*same))]
-            title = f"{dataset_name(dataset)}, {'dynamic' if 'dynamic' in run else 'static'}"
-            panels.append(lines(title, curves, x_title="samples seen"))
-    return panels
+            groups = by(part, lambda r: r.method)
+            curves = {method: _along(groups[method]) for method in METHODS if method in groups}
+            kind = "dynamic" if "dynamic" in run else "static"
+            title = f"{dataset_name(dataset)}, {kind}: the softmax's ECE, %"
+            made[f"claims-time-{dataset.removesuffix('-c')}-{kind}"] = lines(
+                title, curves, x_title="samples seen"
+            )
+    return made
 
 
-def _collapse(evidence: Evidence) -> list[Panel]:
+def _along(records: Sequence[Record]) -> list[tuple[float, float]]:
+    parts = [r.calibrators["softmax"]["over_time"] for r in records if "softmax" in r.calibrators]
+    # Streams of another length have windows at other places: the most common length is drawn.
+    every = [tuple(part["end"]) for part in parts]
+    ends = max(every, key=every.count)
+    same = [part["ece"] for part in parts if tuple(part["end"]) == ends]
+    return [(end, 100 * mean(values)) for end, values in zip(ends, zip(*same))]
+
+
+def _collapse(evidence: Evidence) -> dict[str, Panel]:
     """Draw ECE under TENT at twenty times its learning rate, with and without the guard."""
     names = ("softmax", "pseudocal", "sicl_paper", "sicl, no guard", "sicl")
     records = [r for r in evidence.run("resnet18-collapse") if r.method == "tent, lr 0.02"]
-    groups = by(records, lambda r: f"{dataset_name(r.dataset)}, {r.stream}")
-    rows = tuple((name, tuple(ece(part, label, "ece") for label in names)) for name, part in groups.items())
-    return [bars("", Sheet("collapse", "", "stream", names, rows), width=780)] if rows else []
+    made = {}
+    for dataset, part in by(records, lambda r: r.dataset).items():
+        rows = tuple(
+            (ORDERS[order], tuple(ece(group, label, "ece") for label in names))
+            for order, group in by(part, lambda r: r.stream).items()
+        )
+        title = f"{dataset_name(dataset)}, TENT at learning rate 0.02: ECE, %"
+        made[f"claims-collapse-{dataset.removesuffix('-c')}"] = bars(
+            title, Sheet("collapse", "", "stream", names, rows)
+        )
+    return made

@@ -6,19 +6,31 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sicl.bench.run.schema import Record
+from sicl.bench.tables.beside import against
 from sicl.bench.tables.layout import ACCURACY
 from sicl.bench.tables.names import method_name
-from sicl.bench.tables.plots import WIDTH, Panel, bars, dots, figure, lines, reliability, sheet_lines, stream
+from sicl.bench.tables.plots import (
+    Drawing,
+    Panel,
+    bars,
+    dots,
+    joined,
+    lines,
+    reliability,
+    scatter,
+    sheet_lines,
+    stream,
+)
 from sicl.bench.tables.sheets import Sheet
 
 Sheets = Mapping[str, Sheet]
 
 
-def drawing(preset: str, title: str, made: Sequence[Sheet], records: Sequence[Record]) -> str | None:
-    """Return a preset's figure as SVG, or None where its records have nothing to draw."""
+def drawing(preset: str, title: str, made: Sequence[Sheet], records: Sequence[Record]) -> Drawing | None:
+    """Return a preset's figure, or None where its records have nothing to draw."""
     panels = _PANELS[preset]({sheet.name: sheet for sheet in made if sheet.rows}, records)
     note = next((sheet.note.removeprefix("Bold: lowest. ") for sheet in made if sheet.note), "")
-    return figure(title, panels, note) if panels else None
+    return Drawing(title, panels, note) if panels else None
 
 
 def _only(sheet: Sheet, columns: Sequence[str]) -> Sheet:
@@ -29,9 +41,12 @@ def _only(sheet: Sheet, columns: Sequence[str]) -> Sheet:
 
 
 def _table(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
-    """Draw ours beside the printed number of every setting, or our tables where none is printed."""
+    """Draw ours against the printed numbers of every setting, or our tables where none is printed."""
     if "paper" in sheets:
-        return [dots("cumulative ECE or accuracy, %", _only(sheets["paper"], ("ours", "paper")))]
+        return [
+            scatter(f"{title}: cumulative ECE, %", points, x_title="printed", y_title="ours")
+            for title, points in against(records).items()
+        ]
     return [dots(sheet.title, _by_key(sheet)) for name, sheet in sheets.items() if name.startswith("ece")]
 
 
@@ -55,9 +70,9 @@ def _observation(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
         ("cd", "tent", "benign", "TENT, static"),
     ):
         name = f"{method}-{kind}"
-        for part in ("first", "last"):
-            if (sheet := sheets.get(f"{name}-{part}")) is not None:
-                panels.append(reliability(f"({letters[0]}) {part} samples", sheet, _ece(sheet)))
+        ends = [part for part in ("first", "last") if f"{name}-{part}" in sheets]
+        if ends:
+            panels.append(joined([_reliability(letters[0], part, sheets[f"{name}-{part}"]) for part in ends]))
         curves = {
             other: _curve(sheets[f"{other}-{kind}-over-time"])
             for other in (fixed, "tent")
@@ -68,8 +83,13 @@ def _observation(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
         changes = next((r.segments for r in records if r.stream == kind and r.segments), [])
         shown = {method: curves[method]} if letters == "ab" else curves
         title = f"({letters[1]}) sliding ECE, %: {what}"
-        panels.append(lines(title, shown, x_title="samples seen", width=370, changes=changes))
+        panels.append(lines(title, shown, x_title="samples seen", changes=changes))
     return panels
+
+
+def _reliability(letter: str, part: str, sheet: Sheet) -> Panel:
+    n = sum(int(row[2] or 0) for _, row in sheet.rows)
+    return reliability(f"({letter}) {part} {n:,} samples", sheet, _ece(sheet))
 
 
 def _curve(sheet: Sheet) -> list[tuple[float, float]]:
@@ -87,16 +107,16 @@ def _motivation(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
     ece = _only(sheets["ece"], ("style", "content"))
     content = _only(sheets["content_variance"], ("mixstyle", "dropout"))
     return [
-        bars("(a) ECE of 20 votes, %", ece, width=WIDTH, own=True),
-        bars("(b) ContentVariance", content, width=WIDTH, unit="", own=True),
+        bars("(a) ECE of 20 votes, %", ece),
+        bars("(b) ContentVariance", content, unit=""),
     ]
 
 
 def _analysis(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
     """(a) ContentVariance and (b) StyleVariance of style perturbation, MixStyle and dropout."""
     return [
-        bars("(a) ContentVariance", sheets["content_variance"], width=WIDTH, unit="", own=True),
-        bars("(b) StyleVariance", sheets["style_variance"], width=WIDTH, unit="", own=True),
+        bars("(a) ContentVariance", sheets["content_variance"], unit=""),
+        bars("(b) StyleVariance", sheets["style_variance"], unit=""),
     ]
 
 
@@ -123,7 +143,7 @@ def _severities(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
 
 def _layers(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
     """Bars by method for each stage."""
-    return [bars(f"(c) {sheet.title}", _short(sheet), own=True) for sheet in sheets.values()]
+    return [bars(f"(c) {sheet.title}", _short(sheet)) for sheet in sheets.values()]
 
 
 def _short(sheet: Sheet) -> Sheet:
@@ -138,9 +158,7 @@ def _ood(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
 def _sotta(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
     """Bars by corruption, SoTTA with and without SICL."""
     return [
-        bars(f"(b) {sheet.title}", sheet, width=WIDTH)
-        for name, sheet in sheets.items()
-        if name.startswith("accuracy")
+        bars(f"(b) {sheet.title}", sheet) for name, sheet in sheets.items() if name.startswith("accuracy")
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
@@ -23,6 +23,10 @@ ENTROPY = ("tent", "eata", "sar")
 """The methods whose only loss is the entropy of their predictions."""
 OLDER = {"table3": "resnet18-cifar10-c", "table4": "resnet18-cifar100-c"}
 """Runs under earlier names."""
+QUICK = "quick"
+"""The folder, within that of the results, with the quick runs of the embedded model."""
+EMBEDDED = {"table3": "table2", "resnet18-dynamic": "table2"}
+"""Which quick run answers for others: the main table's has static and dynamic streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,11 @@ class Evidence:
 
     Args:
         root: the folder, with a folder or a packed file a run.
+        names: runs that are kept under another name.
     """
 
     root: Path
+    names: Mapping[str, str] = field(default_factory=lambda: OLDER)
     _read: dict[str, list[Record]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -53,9 +59,14 @@ class Evidence:
                 f"`{self.root}` is no folder. Give the folder that holds the runs, such as results/."
             )
 
+    def quick(self) -> Evidence | None:
+        """Return the quick runs of the embedded model, or None where there are none."""
+        folder = self.root / QUICK
+        return Evidence(folder, EMBEDDED) if folder.is_dir() else None
+
     def place(self, run: str) -> Path | None:
         """Return where a run's records are, or None where there are none."""
-        for name in (run, OLDER.get(run, run)):
+        for name in (run, self.names.get(run, run)):
             for path in (self.root / name, self.root / f"{name}{PACKED}"):
                 if path.exists():
                     return path

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import mean
 
 from sicl.bench.paper.evidence import (
+    ENTROPY,
     MAIN,
     RESNET18,
     UNKNOWN,
@@ -129,11 +130,11 @@ def threefold(evidence: Evidence) -> Answer:
     return Answer(f"{first:.1f} to {last:.1f} %: x {last / first:.1f}", verdict)
 
 
-def grows(run: str, methods: Sequence[str]) -> Measure:
-    """The softmax's ECE in the first and the last quarter of a stream."""
+def grows(run: str, stream: str) -> Measure:
+    """The softmax's ECE in the first and the last quarter of a stream, under entropy minimisation."""
 
     def measure(evidence: Evidence) -> Answer:
-        records = [r for r in evidence.run(run) if r.method in methods]
+        records = [r for r in evidence.run(run) if r.method in ENTROPY and r.stream == stream]
         found = [pair for r in records if (pair := growth(r)) is not None]
         if not found:
             return UNKNOWN
@@ -244,11 +245,12 @@ def severity_rises(key: str) -> Measure:
     def measure(evidence: Evidence) -> Answer:
         groups = by(evidence.run("figure7ab"), lambda r: str(r.severity))
         values = [v for level in "12345" if (v := ece(groups.get(level, []), "softmax", key)) is not None]
-        if len(values) < 5:
+        if len(values) < 3:
             return UNKNOWN
+        steps = len(values) - 1
         rises = sum(after > before for before, after in itertools.pairwise(values))
-        text = f"{values[0]:.1f} at severity 1, {values[-1]:.1f} at 5; rises in {rises} of 4 steps"
-        return Answer(text, judged(rises / 4))
+        text = f"{values[0]:.1f} at severity 1, {values[-1]:.1f} at 5; rises in {rises} of {steps} steps"
+        return Answer(text, judged(rises / steps))
 
     return measure
 
@@ -282,7 +284,8 @@ def ood(evidence: Evidence) -> Answer:
 
 
 def sotta_gains(evidence: Evidence) -> Answer:
-    records = [r for r in evidence.run("figure8b") if r.stream == "noisy, mnist"]
+    recorded = evidence.run("figure8b")
+    records = [r for r in recorded if r.stream == "noisy, mnist"]
     means = {
         name: 100 * mean(r.accuracy or 0.0 for r in part)
         for name, part in by(records, lambda r: r.method).items()
@@ -291,7 +294,15 @@ def sotta_gains(evidence: Evidence) -> Answer:
         return UNKNOWN
     gain = means["sotta+sicl"] - means["sotta"]
     verdict: Verdict = "confirmed" if gain >= 0.5 else "partly" if gain > 0 else "refuted"
-    return Answer(f"{means['sotta']:.1f} to {means['sotta+sicl']:.1f} %", verdict)
+    return Answer(f"{means['sotta']:.1f} to {means['sotta+sicl']:.1f} %{_on_noise(recorded)}", verdict)
+
+
+def _on_noise(records: Sequence[Record]) -> str:
+    groups = by((r for r in records if r.stream == "noisy, noise"), lambda r: r.method)
+    if not {"sotta", "sotta+sicl"} <= groups.keys():
+        return ""
+    first, last = (100 * mean(r.accuracy or 0.0 for r in groups[name]) for name in ("sotta", "sotta+sicl"))
+    return f" (uniform noise: {first:.1f} to {last:.1f})"
 
 
 def same_labels(evidence: Evidence) -> Answer:
@@ -300,6 +311,22 @@ def same_labels(evidence: Evidence) -> Answer:
         return UNKNOWN
     same = sum(r.calibrators["sicl"]["accuracy"] == r.accuracy for r in records)
     return Answer(f"the same in {same} of {len(records)} cells", judged(same / len(records)))
+
+
+def ranks(evidence: Evidence) -> Answer:
+    records = evidence.run(*MAIN)
+    pairs = [
+        (r.calibrators["softmax"]["auroc"], r.calibrators["sicl"]["auroc"])
+        for r in records
+        if {"softmax", "sicl"} <= r.calibrators.keys()
+    ]
+    known = [pair for pair in pairs if None not in pair]
+    if not known:
+        return UNKNOWN
+    higher = sum(ours > plain for plain, ours in known)
+    means = [100 * mean(pair[i] for pair in known) for i in (0, 1)]
+    text = f"AUROC {means[0]:.1f} to {means[1]:.1f}, higher in {higher} of {len(known)} cells"
+    return Answer(text, judged(higher / len(known)))
 
 
 def architectures(evidence: Evidence) -> Answer:

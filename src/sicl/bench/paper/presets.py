@@ -232,7 +232,7 @@ PRESETS: dict[str, Preset] = {
         title="CIFAR-100-C by corruption, ResNet-18", datasets=("cifar100-c",), models=("resnet18",)
     ),
     "figure2": Preset(
-        title="Reliability and sliding-window ECE: a fixed model over 15 corruptions, and TENT on one",
+        title="Reliability and sliding-window ECE: a fixed model over changing corruptions, TENT on one",
         # The paper's "fixed model" has an ECE of 20 % on noise: its weights are fixed, its statistics are not.
         methods=("batchnorm", "tent", "source"),
         calibrators=("softmax",),

@@ -28,11 +28,11 @@ class Shown:
 
     Args:
         path: the Markdown file.
-        drawing: the figure as SVG, or None where there is nothing to draw.
+        parts: what the report shows of them, as HTML.
     """
 
     path: Path
-    drawing: str | None
+    parts: list[str]
 
 
 def show_preset(name: str, records: Sequence[Record], folder: Path, console: Console | None = None) -> Shown:
@@ -45,14 +45,15 @@ def show_preset(name: str, records: Sequence[Record], folder: Path, console: Con
     drawn = drawing(name, PRESETS[name].title, made, records)
     parts = [f"# {PRESETS[name].title}\n", *(sheet.to_markdown() for sheet in made)]
     if drawn is not None:
-        write_atomic(folder / f"{name}.svg", drawn)
+        write_atomic(folder / f"{name}.svg", drawn.svg())
         parts.insert(1, f"![{PRESETS[name].title}]({name}.svg)\n")
     path = write_atomic(folder / f"{name}.md", "\n".join(parts))
     if name.startswith("table") and not any(sheet.name == "paper" for sheet in made):
         settings = dict.fromkeys(f"{record.dataset} / {record.model}" for record in records)
         console.print(f"The paper prints no numbers for {', '.join(settings)}.")
     console.print(f"Numbers in {path} and {folder / name}" + (", drawing beside them." if drawn else "."))
-    return Shown(path, drawn)
+    tables = [sheet.to_html() for sheet in made if sheet.best or sheet.name == "wins"]
+    return Shown(path, [*([drawn.html()] if drawn else []), *tables])
 
 
 def _print(sheet: Sheet, folder: Path, console: Console) -> None:
@@ -71,7 +72,9 @@ def _print(sheet: Sheet, folder: Path, console: Console) -> None:
         table = Table(box=None)
         table.add_column(Text(shown.corner))
         for column in shown.columns:
-            table.add_column(Text(column), justify="right")
+            # "ResNet-50 TENT" as two lines, as the paper has its networks above their methods.
+            head = column.replace(" ", "\n", 1) if shown.best == "column" else column
+            table.add_column(Text(head), justify="right")
         for (name, _), values in zip(shown.rows, shown.texts("[bold]{}[/bold]")):
             table.add_row(Text(name), *map(Text.from_markup, values))
         console.print(table)
@@ -83,7 +86,8 @@ def _print(sheet: Sheet, folder: Path, console: Console) -> None:
 def _width(sheet: Sheet) -> int:
     """Return the columns of text that a sheet takes as it is."""
     names = max((len(name) for name, _ in sheet.rows), default=0)
-    return names + sum(2 + max(len(column), 5) for column in sheet.columns)
+    heads = (max(len(word) for word in column.split(" ", 1)) for column in sheet.columns)
+    return names + sum(2 + max(width, 5) for width in heads)
 
 
 def _some(sheet: Sheet) -> tuple[Row, ...]:

@@ -23,7 +23,7 @@ def write_report(
     title: str = "sicl report",
     format: str = "html",
     planned: int | None = None,
-    drawings: Sequence[str] = (),
+    parts: Sequence[str] = (),
 ) -> Path:
     """Write one report file, atomically, and return its path.
 
@@ -33,7 +33,7 @@ def write_report(
         title: the report's heading.
         format: "html", "md", "csv" or "latex".
         planned: how many cells the plan has; the report then says how many have no record yet.
-        drawings: SVG figures that stand in the page before its tables.
+        parts: figures and tables of the paper's kind, as HTML, that stand in the page before its own.
 
     Raises:
         DataError: no records.
@@ -48,7 +48,7 @@ def write_report(
     if format == "csv":
         return write_atomic(path, comma_separated(records))
     if format == "html":
-        return write_atomic(path, html_page(records, title, note=note, drawings=drawings))
+        return write_atomic(path, html_page(records, title, note=note, parts=parts))
     made = {"md": markdown, "latex": latex}
     return write_atomic(path, made[format](records, title, note=note))
 

@@ -62,13 +62,13 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 MOON = '<svg viewBox="0 0 24 24"><path d="M20 14.5A8.5 8.5 0 1 1 9.5 4a7 7 0 0 0 10.5 10.5z"/></svg>'
 
 
-def html_page(records: Sequence[Record], title: str, *, note: str = "", drawings: Sequence[str] = ()) -> str:
-    """Return the whole page; `note` stands above everything, `drawings` (SVG) after the overview."""
+def html_page(records: Sequence[Record], title: str, *, note: str = "", parts: Sequence[str] = ()) -> str:
+    """Return the whole page; `note` stands above everything, `parts` (HTML) after the overview."""
     groups = group_records(records)
     names = calibrators_of(records)
     sections = {
         "overview": ("Overview", _overview(records, names)),
-        "figure": ("Figure", "".join(tag("div", one, class_="drawing") for one in drawings)),
+        "figure": ("As in the paper", "".join(parts)),
         "results": ("Results", _results(records, groups, names)),
         "charts": ("Charts", colour_key(names) + group_panels(groups) if names else ""),
         "paper": ("Beside the paper", _paper(groups)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sicl.bench.run.schema import Record
-from sicl.bench.tables.names import short_calibrator
+from sicl.bench.tables.names import dataset_name, short_calibrator, stream_name
 from sicl.bench.tables.printed import printed_value
 from sicl.bench.tables.sheets import Sheet, over, pivot
 from sicl.bench.tables.summary import Comparison, compare_with_paper, group_records
@@ -25,6 +25,19 @@ def beside(records: Sequence[Record]) -> list[Sheet]:
     note = "Cumulative ECE, or accuracy, in %. " + over(records)
     full = Sheet("paper", "Beside the paper", "setting", COLUMNS, table, note)
     return [full, _differences(rows, note)]
+
+
+Points = dict[str, list[tuple[float, float]]]
+
+
+def against(records: Sequence[Record]) -> dict[str, Points]:
+    """Return, by stream and data set, (printed, ours) of every setting's cumulative ECE by calibrator."""
+    found: dict[str, Points] = {}
+    for row in compare_with_paper(group_records(records)):
+        if row.calibrator != "accuracy":
+            title = f"{stream_name(row.group.stream)}, {dataset_name(row.group.dataset)}"
+            found.setdefault(title, {}).setdefault(row.calibrator, []).append((row.paper, row.ours))
+    return found
 
 
 def _named(calibrator: str) -> str:

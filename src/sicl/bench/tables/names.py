@@ -17,6 +17,23 @@ CALIBRATOR_NAMES = {
     "sicl": "SICL",
 }
 SHORT_CALIBRATORS = {"temperature_scaling": "Temp. scaling", "sicl_paper": "SICL (printed)"}
+PARTS = {
+    "style": "Style noise",
+    "content": "Content noise",
+    "mixstyle": "MixStyle",
+    "dropout": "Dropout",
+    "style votes": "Style votes",
+    "content votes": "Content votes",
+    "mean only": "Mean only",
+    "std only": "Deviation only",
+    "layer1": "Stage 1",
+    "layer2": "Stage 2",
+    "layer3": "Stage 3",
+    "layer4": "Stage 4",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+}
+"""Perturbations and parts of a calibrator, in the legends of figures."""
 METHODS = {
     "source": "Source",
     "batchnorm": "BatchNorm",
@@ -113,6 +130,13 @@ METRICS = {
 def calibrator_name(key: str) -> str:
     """Return how a calibrator is written."""
     return CALIBRATOR_NAMES.get(key, _title(key))
+
+
+def legend_name(key: str) -> str:
+    """Return how a calibrator, a method, a part of one or a corruption is written in a figure."""
+    known = {**SHORT_DOMAINS, **PARTS, **METHODS, **CALIBRATOR_NAMES}
+    first, comma, rest = key.partition(", ")
+    return known.get(key, f"{known.get(first, first)}{comma}{rest}")
 
 
 def short_calibrator(key: str) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from sicl.bench.tables.colours import colour_of
-from sicl.bench.tables.names import CALIBRATOR_NAMES, METHODS, SHORT_DOMAINS, short_domain
+from sicl.bench.tables.names import legend_name, short_domain
 from sicl.bench.tables.sheets import Sheet, number
 from sicl.bench.tables.svg import Scale, nice_top, tag, text, ticks
 
-WIDTH, PLOT, GAP = 780, 190, 20
+WIDTH, HALF, PLOT, GAP = 780, 380, 190, 20
 LEFT, RIGHT, HEAD = 40, 8, 26
 LETTER = 6.8
 """Rough width of a letter of 11 px, for what must not overlap."""
@@ -22,50 +23,73 @@ STYLE = (
     ".plot .soft{fill:#777}"
 )
 Curve = Sequence[tuple[float, float]]
+SMALL = 0.1
+"""What logarithmic axes begin with at the earliest."""
+DECADES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One plot of a figure, drawn from its own top left corner."""
+    """One plot, drawn from its own top left corner."""
 
     width: float
     height: float
     marks: str
 
-
-def figure(title: str, panels: Sequence[Panel], note: str = "") -> str:
-    """Return panels in rows below a title, as a standalone SVG file."""
-    placed, x, y, tallest = [], 0.0, 30.0, 0.0
-    for panel in panels:
-        if x and x + panel.width > WIDTH:
-            x, y, tallest = 0.0, y + tallest + GAP, 0.0
-        placed.append(tag("g", panel.marks, transform=f"translate({x:g} {y:g})"))
-        x, tallest = x + panel.width + GAP, max(tallest, panel.height)
-    height = y + tallest + (24 if note else 8)
-    parts = [
-        tag("style", STYLE),
-        tag("rect", width=WIDTH, height=height, fill="#fff"),
-        text(title, 4, 16, class_="title"),
-        *placed,
-        text(note, 4, height - 8, class_="soft") if note else "",
-    ]
-    size = {"viewBox": f"0 0 {WIDTH} {height:g}", "style": "display:block;width:100%;max-width:960px"}
-    return tag("svg", "".join(parts), xmlns="http://www.w3.org/2000/svg", class_="plot", **size)
+    def svg(self) -> str:
+        """Return the plot as a file of its own, or as a part of a page; it shrinks where there is less room."""
+        return _sheet(self.width, self.height + 6, self.marks)
 
 
-def named(name: str) -> str:
-    """Return how a calibrator, a method or a corruption is written."""
-    return {**SHORT_DOMAINS, **METHODS, **CALIBRATOR_NAMES}.get(name, name)
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Panels below a title: one SVG file, or parts of a page that flow with its width.
+
+    Args:
+        title: what it shows.
+        panels: its plots.
+        note: what the reader must know.
+    """
+
+    title: str
+    panels: Sequence[Panel]
+    note: str = ""
+
+    def svg(self) -> str:
+        """Return panels in rows below the title, as a standalone SVG file."""
+        placed, x, y, tallest = [], 0.0, 30.0, 0.0
+        for panel in self.panels:
+            if x and x + panel.width > WIDTH:
+                x, y, tallest = 0.0, y + tallest + GAP, 0.0
+            placed.append(tag("g", panel.marks, transform=f"translate({x:g} {y:g})"))
+            x, tallest = x + panel.width + GAP, max(tallest, panel.height)
+        height = y + tallest + (24 if self.note else 8)
+        note = text(self.note, 4, height - 8, class_="soft") if self.note else ""
+        return _sheet(WIDTH, height, text(self.title, 4, 16, class_="title") + "".join(placed) + note)
+
+    def html(self) -> str:
+        """Return the panels as parts of a page: beside each other where there is room, else below."""
+        parts = [
+            tag("div", panel.svg(), class_="wide" if panel.width > HALF else None) for panel in self.panels
+        ]
+        note = tag("p", escape(self.note), class_="soft") if self.note else ""
+        return tag("h3", escape(self.title)) + tag("div", "".join(parts), class_="panels") + note
+
+
+def _sheet(width: float, height: float, marks: str) -> str:
+    """Return marks on white paper of a size."""
+    paper = tag("style", STYLE) + tag("rect", width=width, height=height, fill="#fff")
+    size = {"viewBox": f"0 0 {width:g} {height:g}", "width": f"{width:g}", "height": f"{height:g}"}
+    return tag("svg", paper + marks, xmlns="http://www.w3.org/2000/svg", class_="plot", **size)
 
 
 def bars(
     title: str,
     sheet: Sheet,
     *,
-    width: float = 380,
+    width: float = HALF,
     unit: str = "%",
     lines: Sequence[tuple[str, float]] = (),
-    own: bool = False,
 ) -> Panel:
     """Return a group of bars for each row of a sheet, one for each column.
 
@@ -75,7 +99,6 @@ def bars(
         width: of the panel.
         unit: of its numbers.
         lines: (name, value) of dashed lines across the panel, for numbers that the paper prints.
-        own: whether a column's labels stand for themselves: no names of calibrators.
     """
     values = [value for _, row in sheet.rows for value in row if value is not None]
     scale = _scale([*values, *(value for _, value in lines)])
@@ -92,9 +115,9 @@ def bars(
             place = {"x": start + i * size, "y": top, "width": max(0.9 * size, 1), "height": bottom - top}
             marks.append(tag("rect", tip, fill=colour_of(sheet.columns[i]), **place))
     marks += [_printed(name, scale(value), width) for name, value in lines]
-    labels = [named(name) for name, _ in sheet.rows]
+    labels = [legend_name(name) for name, _ in sheet.rows]
     under, depth = _names(labels, [LEFT + (n + 0.5) * room for n in range(len(labels))], room)
-    legend, more = _legend(sheet.columns, width, HEAD + PLOT + depth, str if own else named)
+    legend, more = _legend(sheet.columns, width, HEAD + PLOT + depth)
     return _panel(title, width, HEAD + PLOT + depth + more, [*marks, *under, *legend])
 
 
@@ -103,7 +126,7 @@ def lines(
     curves: Mapping[str, Curve],
     *,
     x_title: str,
-    width: float = 380,
+    width: float = HALF,
     changes: Sequence[tuple[str, float]] = (),
     levels: Sequence[tuple[str, float]] = (),
 ) -> Panel:
@@ -133,12 +156,12 @@ def lines(
     for place in places if few else ticks(across.low, across.high, 5):
         marks.append(text(f"{round(place, 6):g}", across(place), HEAD + PLOT + 14, text_anchor="middle"))
     marks.append(text(x_title, width - RIGHT, HEAD + PLOT + 28, text_anchor="end", class_="soft"))
-    legend, more = _legend(tuple(curves), width, HEAD + PLOT + 34, named)
+    legend, more = _legend(tuple(curves), width, HEAD + PLOT + 34)
     return _panel(title, width, HEAD + PLOT + 34 + more, [*marks, *legend])
 
 
 def sheet_lines(
-    title: str, sheet: Sheet, *, width: float = 380, levels: Sequence[tuple[str, float]] = ()
+    title: str, sheet: Sheet, *, width: float = HALF, levels: Sequence[tuple[str, float]] = ()
 ) -> Panel:
     """Return a line for each column of a sheet whose rows are numbers."""
     curves = {
@@ -148,10 +171,10 @@ def sheet_lines(
     return lines(title, curves, x_title=sheet.corner, width=width, levels=levels)
 
 
-def dots(title: str, sheet: Sheet, *, width: float = WIDTH, unit: str = "%") -> Panel:
-    """Return one line for each row, its name before it, a dot for each column."""
+def dots(title: str, sheet: Sheet, *, width: float = HALF, unit: str = "%") -> Panel:
+    """Return one line for each row, its name before it, a dot for each column; a ring where it ends in "hard"."""
     values = [value for _, row in sheet.rows for value in row if value is not None]
-    start = min(LETTER * max((len(named(name)) for name, _ in sheet.rows), default=0) + 14, 0.6 * width)
+    start = min(LETTER * max((len(legend_name(name)) for name, _ in sheet.rows), default=0) + 14, 0.6 * width)
     across = Scale(min((*values, 0.0)), nice_top(max((*values, 1e-9)), floor=1e-9), start, width - RIGHT - 8)
     bottom = HEAD + 16 * len(sheet.rows)
     marks = []
@@ -161,42 +184,49 @@ def dots(title: str, sheet: Sheet, *, width: float = WIDTH, unit: str = "%") -> 
         marks.append(text(f"{round(value, 6):g}", x, bottom + 14, text_anchor="middle"))
     for n, (name, row) in enumerate(sheet.rows):
         y = HEAD + 16 * (n + 0.5)
-        marks.append(text(named(name), start - 8, y + 4, text_anchor="end"))
+        marks.append(text(legend_name(name), start - 8, y + 4, text_anchor="end"))
         known = [(i, value) for i, value in enumerate(row) if value is not None]
         if known:
             ends = [across(value) for _, value in known]
             marks.append(tag("line", x1=min(ends), x2=max(ends), y1=y, y2=y, class_="grid"))
         for i, value in known:
             tip = tag("title", escape(f"{sheet.columns[i]}, {name}: {number(value, sheet.digits)} {unit}"))
-            marks.append(tag("circle", tip, cx=across(value), cy=y, r=4, fill=colour_of(sheet.columns[i])))
-    legend, more = _legend(sheet.columns, width, bottom + 20, named)
+            marks.append(tag("circle", tip, cx=across(value), cy=y, **_mark(sheet.columns[i])))
+    legend, more = _legend(sheet.columns, width, bottom + 20)
     return _panel(title, width, bottom + 20 + more, [*marks, *legend])
 
 
 def scatter(
-    title: str, points: Mapping[str, Curve], *, x_title: str, y_title: str, width: float = 380
+    title: str, points: Mapping[str, Curve], *, x_title: str, y_title: str, width: float = HALF
 ) -> Panel:
-    """Return points by name against each other, with the line on which both are equal."""
-    every = [value for curve in points.values() for point in curve for value in point]
-    high = nice_top(max((*every, 1e-9)), floor=1e-9)
-    scale, across = Scale(0, high, HEAD + PLOT, HEAD), Scale(0, high, LEFT, width - RIGHT - 8)
-    marks = [*_rows(scale, width)]
-    ends = {"x1": across(0), "y1": scale(0), "x2": across(high), "y2": scale(high)}
+    """Return points by name against each other on logarithmic axes, with the line on which both are equal."""
+    every = [max(value, SMALL) for curve in points.values() for point in curve for value in point]
+    low, high = math.log(0.8 * min(every)), math.log(1.25 * max(every))
+    plot = HEAD + PLOT + 60
+    across, scale = Scale(low, high, LEFT, width - RIGHT), Scale(low, high, plot, HEAD)
+    marks = []
+    for value in DECADES:
+        if low <= math.log(value) <= high:
+            x, y = across(math.log(value)), scale(math.log(value))
+            marks.append(tag("line", x1=LEFT, x2=width - RIGHT, y1=y, y2=y, class_="grid"))
+            marks.append(tag("line", x1=x, x2=x, y1=HEAD, y2=plot, class_="grid"))
+            marks.append(text(f"{value:g}", LEFT - 5, y + 4, text_anchor="end"))
+            marks.append(text(f"{value:g}", x, plot + 14, text_anchor="middle"))
+    ends = {"x1": across(low), "y1": scale(low), "x2": across(high), "y2": scale(high)}
     marks.append(tag("line", "", class_="axis", stroke_dasharray="4 3", **ends))
-    for value in ticks(0, high):
-        marks.append(text(f"{round(value, 6):g}", across(value), HEAD + PLOT + 14, text_anchor="middle"))
     for name, curve in points.items():
         for x, y in curve:
-            tip = tag("title", escape(f"{named(name)}: {x_title} {x:.1f}, {y_title} {y:.1f}"))
-            place = {"cx": across(x), "cy": scale(y)}
-            marks.append(tag("circle", tip, r=3.5, fill=colour_of(name), fill_opacity="0.75", **place))
-    marks.append(text(y_title, LEFT + 4, HEAD + 10, class_="soft"))
-    marks.append(text(x_title, width - RIGHT, HEAD + PLOT + 28, text_anchor="end", class_="soft"))
-    legend, more = _legend(tuple(points), width, HEAD + PLOT + 34, named)
-    return _panel(title, width, HEAD + PLOT + 34 + more, [*marks, *legend])
+            tip = tag("title", escape(f"{legend_name(name)}: {x_title} {x:.1f}, {y_title} {y:.1f}"))
+            place = {"cx": across(math.log(max(x, SMALL))), "cy": scale(math.log(max(y, SMALL)))}
+            marks.append(tag("circle", tip, r=4, fill=colour_of(name), fill_opacity="0.8", **place))
+    marks.append(
+        text(f"{y_title} (up) against {x_title}", width - RIGHT, plot + 28, text_anchor="end", class_="soft")
+    )
+    legend, more = _legend(tuple(points), width, plot + 34)
+    return _panel(title, width, plot + 34 + more, [*marks, *legend])
 
 
-def reliability(title: str, sheet: Sheet, ece: float, *, width: float = 185) -> Panel:
+def reliability(title: str, sheet: Sheet, ece: float, *, width: float = HALF / 2) -> Panel:
     """Return accuracy by confidence as bars, the gap to the diagonal, and the ECE.
 
     Args:
@@ -231,6 +261,15 @@ def reliability(title: str, sheet: Sheet, ece: float, *, width: float = 185) -> 
     return _panel(title, width, HEAD + PLOT + 34, marks)
 
 
+def joined(panels: Sequence[Panel]) -> Panel:
+    """Return panels that belong together as one, side by side."""
+    marks, x = [], 0.0
+    for panel in panels:
+        marks.append(tag("g", panel.marks, transform=f"translate({x:g} 0)"))
+        x += panel.width
+    return Panel(x, max(panel.height for panel in panels), "".join(marks))
+
+
 def stream(title: str, segments: Sequence[tuple[str, int]], *, width: float = WIDTH) -> Panel:
     """Return which corruption comes when: a row for each, a bar for each of its runs."""
     names = list(dict.fromkeys(name for name, _ in segments))
@@ -240,11 +279,11 @@ def stream(title: str, segments: Sequence[tuple[str, int]], *, width: float = WI
     for name, end in segments:
         y = HEAD + 14 * names.index(name)
         place = {"x": across(begin), "y": y + 2, "width": max(across(end) - across(begin), 0.5), "height": 10}
-        tip = tag("title", escape(f"{named(name)}: samples {begin} to {end}"))
+        tip = tag("title", escape(f"{legend_name(name)}: samples {begin} to {end}"))
         marks.append(tag("rect", tip, fill=colour_of(name), **place))
         begin = end
     marks += [
-        text(named(name), 84, HEAD + 14 * n + 11, text_anchor="end", class_=None)
+        text(legend_name(name), 84, HEAD + 14 * n + 11, text_anchor="end", class_=None)
         for n, name in enumerate(names)
     ]
     for value in ticks(0, segments[-1][1]):
@@ -255,11 +294,8 @@ def stream(title: str, segments: Sequence[tuple[str, int]], *, width: float = WI
 
 def plot(sheet: Sheet) -> str:
     """Return a sheet as a drawing: lines where its rows are numbers, bars where they are few, else dots."""
-    if sheet.numeric:
-        return figure(sheet.title, [sheet_lines("", sheet, width=WIDTH)], sheet.note)
-    if len(sheet.rows) <= 6:
-        return figure(sheet.title, [bars("", sheet, width=WIDTH)], sheet.note)
-    return figure(sheet.title, [dots("", sheet)], sheet.note)
+    draw = sheet_lines if sheet.numeric else bars if len(sheet.rows) <= 6 else dots
+    return Drawing(sheet.title, [draw("", sheet, width=WIDTH)], sheet.note).svg()
 
 
 def _panel(title: str, width: float, height: float, marks: Sequence[str]) -> Panel:
@@ -283,22 +319,21 @@ def _printed(name: str, y: float, width: float) -> str:
 
 
 def _changes(changes: Sequence[tuple[str, float]], across: Scale) -> Iterator[str]:
-    """Mark where a stream's corruption changes, and name the stretches that are wide enough."""
+    """Mark where a stream's corruption changes, and name the stretches that are wide enough, at the foot."""
     begin = across.low
-    for i, (name, end) in enumerate(changes):
+    for i, (name, end) in enumerate(changes if len(changes) > 1 else ()):
         left, right = across(max(begin, across.low)), across(min(end, across.high))
+        begin = end
         if right <= left:
             continue
         if i % 2 == 0:
             yield tag("rect", x=left, y=HEAD, width=right - left, height=PLOT, fill="#f3f4f6")
-        written = short_domain(name)
+        written, middle, foot = short_domain(name), (left + right) / 2, HEAD + PLOT - 6
         if right - left > LETTER * len(written):
-            yield text(written, (left + right) / 2, HEAD + 10, text_anchor="middle", class_="soft")
-        elif len(changes) > 1 and right - left > 9:
-            x = (left + right) / 2 + 4
-            turned = f"rotate(-90 {x:g} {HEAD + 4:g})"
-            yield text(written, x, HEAD + 4, text_anchor="end", class_="soft", transform=turned)
-        begin = end
+            yield text(written, middle, foot, text_anchor="middle", class_="soft")
+        elif right - left > 9:
+            x = middle + 4
+            yield text(written, x, foot, class_="soft", transform=f"rotate(-90 {x:g} {foot:g})")
 
 
 def _names(labels: Sequence[str], places: Sequence[float], room: float) -> tuple[list[str], float]:
@@ -314,17 +349,25 @@ def _names(labels: Sequence[str], places: Sequence[float], room: float) -> tuple
     return marks, 20 + 0.65 * longest
 
 
-def _legend(
-    names: Sequence[str], width: float, y: float, write: Callable[[str], str]
-) -> tuple[list[str], float]:
+def _mark(name: str) -> dict[str, str | float]:
+    colour = colour_of(name.removesuffix(", hard"))
+    if name.endswith(", hard"):
+        return {"r": 3.2, "fill": "#fff", "stroke": colour, "stroke_width": "1.6"}
+    return {"r": 4, "fill": colour}
+
+
+def _legend(names: Sequence[str], width: float, y: float) -> tuple[list[str], float]:
     """Return the names of the colours in as many rows as they need, and their height."""
     marks, x, row = [], 4.0, 0
     for name in names:
-        written = write(name)
+        written = legend_name(name)
         need = 24 + LETTER * len(written)
         if x > 4 and x + need > width:
             x, row = 4.0, row + 1
-        marks.append(tag("rect", x=x, y=y + 15 * row, width=10, height=10, fill=colour_of(name)))
+        if name.endswith(", hard"):
+            marks.append(tag("circle", cx=x + 5, cy=y + 15 * row + 5, **_mark(name)))
+        else:
+            marks.append(tag("rect", x=x, y=y + 15 * row, width=10, height=10, fill=colour_of(name)))
         marks.append(text(written, x + 14, y + 15 * row + 9))
         x += need
     return marks, 15.0 * (row + 1) if names else 0.0

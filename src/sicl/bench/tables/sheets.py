@@ -6,6 +6,8 @@ import csv
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from html import escape
+from itertools import groupby
 from statistics import mean
 from typing import Any, Literal
 
@@ -103,6 +105,29 @@ class Sheet:
         for (name, _), values in zip(self.rows, self.texts()):
             lines.append(f"| {markdown_text(name)} | " + " | ".join(values) + " |")
         return "\n".join([*lines, "", self.note, ""])
+
+    def to_html(self) -> str:
+        """Return the sheet as a part of a page: networks above their methods; it scrolls sideways if too wide."""
+        rows = "".join(
+            f'<tr><td class="l">{escape(name)}</td>{"".join(f"<td>{value}</td>" for value in values)}</tr>'
+            for (name, _), values in zip(self.rows, self.texts("<b>{}</b>"))
+        )
+        table = f"<table><thead>{self._heads()}</thead><tbody>{rows}</tbody></table>"
+        note = f'<p class="soft">{escape(self.note)}</p>' if self.note else ""
+        return f'<h3>{escape(self.title)}</h3><div class="wide">{table}</div>{note}'
+
+    def _heads(self) -> str:
+        """Return one row of heads, or two where neighbours share all but their last word."""
+        parts = [name.rpartition(" ")[::2] for name in self.columns]
+        groups = [(above, len(list(members))) for above, members in groupby(above for above, _ in parts)]
+        shared = any(above and n > 1 for above, n in groups)
+        names = [below for _, below in parts] if shared else self.columns
+        corner = f'<th class="l">{escape(self.corner)}</th>'
+        head = f"<tr>{corner}{''.join(f'<th>{escape(name)}</th>' for name in names)}</tr>"
+        if not shared:
+            return head
+        over = "".join(f'<th class="over" colspan="{n}">{escape(above)}</th>' for above, n in groups)
+        return f"<tr><th></th>{over}</tr>{head}"
 
 
 def number(value: float | None, digits: int | None = None) -> str:
