@@ -10,7 +10,8 @@ from sicl.engine.norms import batch_norms, batch_statistics, can_group, statisti
 from sicl.engine.split import logits_of
 
 PIXELS = {"cuda": 2**21, "cpu": 2**16}
-"""Pixels of views that go through the network at once: 32 views of 64 CIFAR images on a GPU, one on a CPU."""
+"""Pixels of views that go through the network at once: 32 views of 64 CIFAR images on a GPU; on a CPU, where more
+at once are no faster, one (`python benchmarks/adapters.py --views`)."""
 
 
 @torch.no_grad()
@@ -33,8 +34,22 @@ def mean_over_views(
     for start in range(0, n_views, limit):
         n = min(limit, n_views - start)
         views = torch.cat([strong_augmentation(images, generator) for _ in range(n)])
-        with batch_statistics(network, groups=n, modules=norms):
-            logits = logits_of(network(views)).float().view(n, len(images), -1).sum(dim=0)
+        logits = _sum_over_views(network, views, n, norms)
         total = logits if total is None else total + logits
     assert total is not None
     return total / n_views
+
+
+def _sum_over_views(network: nn.Module, views: Tensor, n: int, norms: list[nn.Module]) -> Tensor:
+    """Return the sum of the views' logits; if a GPU's memory is too small for all, half of them at a time."""
+    try:
+        with batch_statistics(network, groups=n, modules=norms):
+            return logits_of(network(views)).float().view(n, len(views) // n, -1).sum(dim=0)
+    except torch.OutOfMemoryError:
+        if n == 1:
+            raise
+    # Out of the handler: the error held what the first try had computed.
+    first = n // 2
+    parts = views.split([first * (len(views) // n), (n - first) * (len(views) // n)])
+    one, other = (_sum_over_views(network, p, k, norms) for p, k in zip(parts, (first, n - first)))
+    return one + other
