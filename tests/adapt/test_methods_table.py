@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -23,8 +24,8 @@ _spec.loader.exec_module(script)
 RECORDS = ROOT / "results" / "demo-before.jsonl.xz"
 
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "results" / "methods.py"), *map(str, arguments)]
+def run(*arguments: str | Path, script: str = "results/methods.py") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / script), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
@@ -40,6 +41,20 @@ def test_the_figure_has_a_dot_for_each_method_and_calibrator(tmp_path: Path) -> 
     drawn = (tmp_path / "methods.svg").read_text()
     assert drawn.count("over 4 of 4 cells") == 5 * rows[0].count("(")
     assert [path.name for path in tmp_path.iterdir()] == ["methods.svg"]
+
+
+def test_the_benchmark_of_costs_runs(tmp_path: Path) -> None:
+    """A row for each contender in the table and the file, and CoTTA's views at four sizes."""
+    small = ("--rounds", "1", "--batch", "2", "--out", tmp_path / "cost.json")
+    done = run(*small, "--methods", "lame", script="benchmarks/adapters.py")
+    assert "lame" in done.stdout, done.stderr
+    assert json.loads((tmp_path / "cost.json").read_text())["over_tent"].keys() == {
+        "minimal loop",
+        "tent",
+        "lame",
+    }
+    done = run(*small, "--views", script="benchmarks/adapters.py")
+    assert done.stdout.count("of 32 views at once: milliseconds") == 4, done.stderr
 
 
 def test_a_folder_without_records_is_refused_in_one_sentence(tmp_path: Path) -> None:

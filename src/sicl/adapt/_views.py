@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from sicl.adapt._augment import strong_augmentation
 from sicl.engine.norms import batch_norms, batch_statistics, can_group, statistics_of
@@ -40,16 +43,16 @@ def mean_over_views(
     return total / n_views
 
 
-def _sum_over_views(network: nn.Module, views: Tensor, n: int, norms: list[nn.Module]) -> Tensor:
+def _sum_over_views(network: nn.Module, views: Tensor, n: int, norms: Sequence[_BatchNorm]) -> Tensor:
     """Return the sum of the views' logits; if a GPU's memory is too small for all, half of them at a time."""
+    size = len(views) // n
     try:
         with batch_statistics(network, groups=n, modules=norms):
-            return logits_of(network(views)).float().view(n, len(views) // n, -1).sum(dim=0)
+            return logits_of(network(views)).float().view(n, size, -1).sum(dim=0)
     except torch.OutOfMemoryError:
         if n == 1:
             raise
     # Out of the handler: the error held what the first try had computed.
-    first = n // 2
-    parts = views.split([first * (len(views) // n), (n - first) * (len(views) // n)])
-    one, other = (_sum_over_views(network, p, k, norms) for p, k in zip(parts, (first, n - first)))
-    return one + other
+    half = n // 2
+    first = _sum_over_views(network, views[: half * size], half, norms)
+    return first + _sum_over_views(network, views[half * size :], n - half, norms)
