@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -86,6 +87,20 @@ def test_deyo_stands_still_when_no_sample_counts() -> None:
         adapter = Deyo(lr=0.1, **options).attach(small_resnet())
         before = copy.deepcopy(adapter.network.state_dict())
         adapter(batches()[0])
+        assert adapter.counters["updates"] == 0
+        assert all(torch.equal(before[k], v) for k, v in adapter.network.state_dict().items())
+
+
+def test_a_single_chosen_image_without_statistics_is_not_learnt() -> None:
+    """An 8-pixel image reaches the last stage as one pixel: the stream goes on, nothing moves."""
+    images = random_images(2, size=8)
+    logits = Tent().attach(small_resnet())(images)
+    entropies = -(logits.softmax(1) * logits.log_softmax(1)).sum(1)
+    margin = float(entropies.mean()) / math.log(10)
+    for spec in (Deyo(margin=margin, threshold=-1.0, lr=0.1), Roid(lr=0.1)):
+        adapter = spec.attach(small_resnet())
+        before = copy.deepcopy(adapter.network.state_dict())
+        assert adapter(images).shape == (2, 10)
         assert adapter.counters["updates"] == 0
         assert all(torch.equal(before[k], v) for k, v in adapter.network.state_dict().items())
 

@@ -26,6 +26,8 @@ from sicl.states import require_state
 from sicl.types import SourceData
 
 When = Literal["before", "after"]
+ONE_VALUE = "more than 1 value per channel"
+"""What torch says of batch statistics that it cannot compute."""
 M = TypeVar("M", bound="Method")
 
 
@@ -420,10 +422,9 @@ def _batch_size_errors(n: int) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if "more than 1 value per channel" not in str(error):
+        if ONE_VALUE not in str(error):
             raise
         raise InputError(
-            f"`images` is a batch of {n}, of which a batch norm of this network sees one value a channel "
-            "(some methods learn from a part of the batch) and cannot compute statistics; give at least two "
-            "images a batch, or use `Source()`."
+            f"`images` is a batch of {n}, of which a batch norm of this network sees one value a channel and "
+            "cannot compute statistics; give at least two images a batch, or use `Source()`."
         ) from error
