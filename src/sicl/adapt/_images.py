@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sicl.errors import InputError
+from sicl.errors import InputError, is_integer, shown
 
 LIMIT = 1e3
 """Images are meant to lie in [0, 1]; a value beyond this would drown the statistics of its batch."""
@@ -45,6 +45,20 @@ def check_images(images: Any) -> tuple[float, float]:
             "largest possible value, or drop the damaged samples."
         )
     return low, high
+
+
+def random_images(shape: Any) -> Tensor:
+    """Return images of a shape, the same each time.
+
+    Raises:
+        InputError: no batch can have this shape.
+    """
+    sizes = list(shape) if isinstance(shape, list | tuple) else []
+    if len(sizes) != 4 or not all(is_integer(size) and size > 0 for size in sizes):
+        raise InputError(
+            f"`shape` must be that of a batch, N x C x H x W, as (64, 3, 32, 32), got {shown(shape)}."
+        )
+    return torch.rand(sizes, generator=torch.Generator().manual_seed(0))
 
 
 def likely_mistake(low: float, high: float) -> str | None:
