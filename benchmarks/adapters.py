@@ -3,6 +3,7 @@
 Claims: a `Tent` step costs at most 1.15 x the minimal loop; `Rotta` and `Sotta` at most 4 x `Tent`.
 
     python benchmarks/adapters.py [--model demo] [--device cpu] [--rounds 15] [--threads 1] [--methods tent cotta]
+    python benchmarks/adapters.py --views [--model demo] [--device cpu]     # CoTTA's 32 views, some or all at once
 
 The contenders take turns batch by batch, so a busy machine slows all alike; ratios are medians over rounds.
 """
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 
 import sicl
 from sicl.adapt import METHODS
+from sicl.adapt._views import mean_over_views
 from sicl.models.cifar import ARCHITECTURES
 from sicl.types import SourceData
 
@@ -98,6 +100,49 @@ def _wait(images: Tensor) -> None:
         torch.cuda.synchronize(images.device)
 
 
+def views_at_once(model: nn.Module, images: Tensor, rounds: int) -> dict[str, dict[str, float]]:
+    """Return milliseconds, and MiB beyond what was there, of CoTTA's 32 views when 1, 4, 8 or all go at once."""
+    network = copy.deepcopy(model).requires_grad_(False)
+    for layer in network.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.train()
+            layer.track_running_stats = False
+
+    def passes(n: int) -> Callable[[Tensor], Tensor]:
+        return lambda batch: mean_over_views(network, batch, 32, torch.Generator().manual_seed(0), n)
+
+    steps = {str(n): passes(n) for n in (1, 4, 8, 32)}
+    seconds = time_in_turns(steps, [images] * 2, rounds)
+    return {
+        name: {
+            "milliseconds": round(1e3 * statistics.median(seconds[name]), 1),
+            "over_one": round(ratio(seconds, name, "1"), 3),
+            "peak_mib": round(peak_mib(step, images), 1),
+        }
+        for name, step in steps.items()
+    }
+
+
+def peak_mib(step: Callable[[Tensor], Tensor], images: Tensor) -> float:
+    """Return the memory that a step takes at most beyond what is there before it; NaN where nobody knows."""
+    if images.is_cuda:
+        torch.cuda.reset_peak_memory_stats(images.device)
+        before = torch.cuda.memory_allocated(images.device)
+        step(images)
+        return float(torch.cuda.max_memory_allocated(images.device) - before) / 2**20
+    clear = Path("/proc/self/clear_refs")
+    if not clear.exists():
+        return float("nan")
+    clear.write_text("5")  # the kernel's peak starts anew from what is resident now
+    before = _status("VmRSS")
+    step(images)
+    return (_status("VmHWM") - before) / 2**10
+
+
+def _status(name: str) -> float:
+    return next(float(line.split()[1]) for line in _lines("/proc/self/status") if line.startswith(name))
+
+
 def ratio(seconds: dict[str, list[float]], above: str, below: str) -> float:
     """Return the median over rounds of one contender's time over another's."""
     return statistics.median(a / b for a, b in zip(seconds[above], seconds[below]))
@@ -122,8 +167,7 @@ def _lines(path: str) -> list[str]:
     return Path(path).read_text().splitlines() if Path(path).exists() else []
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Measure, print and save; the exit status says whether the claims hold."""
+def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -135,10 +179,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
+    parser.add_argument("--views", action="store_true", help="only CoTTA's 32 views: 1, 4, 8 or all at once")
     parser.add_argument(
         "--out", type=Path, help="default: results/adapters-cpu.json or adapters-gpu.json here"
     )
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print and save; the exit status says whether the claims hold."""
+    options = _options(arguments)
     where = "gpu" if options.device.startswith("cuda") else "cpu"
     out: Path = options.out or Path(__file__).parent / "results" / f"adapters-{where}.json"
     torch.set_num_threads(options.threads)
@@ -146,6 +196,13 @@ def main(arguments: list[str] | None = None) -> int:
     generator = torch.Generator().manual_seed(0)
     shape = (options.batch, 3, 32, 32)
     batches = [torch.rand(shape, generator=generator).to(options.device) for _ in range(8)]
+    if options.views:
+        print(
+            f"{hardware(options.device)}; model {options.model}, batch {options.batch}, n = {options.rounds}"
+        )
+        for name, row in views_at_once(model, batches[0], options.rounds).items():
+            print(f"{name:>3} of 32 views at once: " + ", ".join(f"{key} {row[key]}" for key in row))
+        return 0
     seconds = time_in_turns(contenders(model, batches[0], options.methods), batches, options.rounds)
     limits = {name: limit for name, limit in LIMITS.items() if set(name.split(" / ")) <= seconds.keys()}
     ratios = {name: ratio(seconds, *name.split(" / ")) for name in limits}

@@ -67,6 +67,15 @@ def test_a_record_says_what_was_run_where_and_on_what() -> None:
     assert record.timing["run_s"] > 0
 
 
+def test_adaptation_and_each_calibrator_are_timed_apart() -> None:
+    """Each takes its time, and together they are no longer than the whole run."""
+    record = run_cell(load_plan(TINY).cells[0]).record
+    parts = record.timing["calibrate_s"]
+    assert parts.keys() == record.calibrators.keys()
+    assert min(parts.values()) > 0
+    assert 0 < record.timing["adapt_s"] < record.timing["run_s"] - sum(parts.values())
+
+
 def test_the_same_cell_gives_the_same_numbers() -> None:
     """Alone, again, and after other cells on the same shelf."""
     shelf = Shelf()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import threading
 import warnings
 from abc import ABC, abstractmethod
@@ -19,12 +20,14 @@ from sicl.adapt._presets import Architecture, Preset, preset_options
 from sicl.adapt._undo import Undo
 from sicl.engine.norms import batch_norms, statistics_of
 from sicl.engine.split import check_logits, logits_of
-from sicl.errors import InputError, UnsupportedModelError
+from sicl.errors import InputError, OptionError, UnsupportedModelError
 from sicl.spec import Spec
 from sicl.states import require_state, same
 from sicl.types import SourceData
 
 When = Literal["before", "after"]
+ONE_VALUE = "more than 1 value per channel"
+"""What torch says of batch statistics that it cannot compute."""
 M = TypeVar("M", bound="Method")
 
 
@@ -53,6 +56,16 @@ class Method(Spec):
     predict: When = "before"
     seed: int = 0
 
+    def __new__(cls: type[M], *_: Any, **options: Any) -> M:
+        """Refuse options that the method does not have (an `objective` that it does not take) in our own words."""
+        known = inspect.signature(cls.__init__).parameters
+        unknown = [name for name in options if name not in known]
+        if unknown and all(item.kind is not item.VAR_KEYWORD for item in known.values()):
+            raise OptionError(
+                f"`{cls.__name__}` has no option `{unknown[0]}`; it has {', '.join(list(known)[1:])}."
+            )
+        return super().__new__(cls)
+
     @classmethod
     def for_dataset(
         cls: type[M],
@@ -71,7 +84,7 @@ class Method(Spec):
             changes: options that differ from the preset.
 
         Raises:
-            OptionError: the data set, preset or architecture is unknown.
+            OptionError: the data set, preset, architecture or an option is unknown.
         """
         return cls(**{**preset_options(cls.__name__, name, preset, architecture), **changes})
 
@@ -433,10 +446,9 @@ def _batch_size_errors(n: int) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if "more than 1 value per channel" not in str(error):
+        if ONE_VALUE not in str(error):
             raise
         raise InputError(
-            f"`images` is a batch of {n}, of which a batch norm of this network sees one value a channel "
-            "(some methods learn from a part of the batch) and cannot compute statistics; give at least two "
-            "images a batch, or use `Source()`."
+            f"`images` is a batch of {n}, of which a batch norm of this network sees one value a channel and "
+            "cannot compute statistics; give at least two images a batch, or use `Source()`."
         ) from error

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from sicl.adapt._base import Adapter, Method
+from sicl.adapt._base import ONE_VALUE, Adapter, Method
 from sicl.states import require_moments
 
 OptimizerName = Literal["adam", "sgd"]
@@ -42,6 +42,15 @@ class Learner(Adapter):
     def parameters(self) -> list[nn.Parameter]:
         """The parameters that move."""
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def forward_part(self, images: Tensor, batch: Tensor) -> Tensor | None:
+        """Return the logits of a part of a batch; None for one image of several that has no statistics alone."""
+        try:
+            return self.forward(images)
+        except ValueError as error:
+            if ONE_VALUE not in str(error) or len(batch) == 1:
+                raise
+            return None
 
     def backward(self, loss: Tensor) -> None:
         """Compute fresh gradients of a loss."""

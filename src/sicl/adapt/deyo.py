@@ -44,6 +44,7 @@ class Deyo(Method):
 
     Differs from the reference implementation:
         - dropout stays off; the random draws are the adapter's own;
+        - a single chosen image of which a batch norm sees one value a channel is not learnt (the reference fails);
         - the last stage of other networks is found by `find_stages`, not by the names layer4 and blocks.9.
     """
 
@@ -85,7 +86,13 @@ class DeyoAdapter(Learner):
         sure = torch.where(entropies.detach() < self.spec.margin * scale)[0]
         if len(sure) == 0:
             return
-        fall = self._fall(images[sure], logits.detach()[sure])
+        destroyed = destroyed_images(images[sure], self.spec.destroy, self.generator)
+        with torch.no_grad():
+            # Batch norms see the chosen images alone.
+            after = self.forward_part(destroyed, images)
+        if after is None:
+            return
+        fall = _fall(logits.detach()[sure], after)
         kept = torch.where(fall > self.spec.threshold)[0]
         if len(kept) == 0:
             return
@@ -94,13 +101,11 @@ class DeyoAdapter(Learner):
         self.descend((weights * entropies).mean())
         self.count("kept", len(kept))
 
-    @torch.no_grad()
-    def _fall(self, images: Tensor, logits: Tensor) -> Tensor:
-        """By how much the predicted class's probability falls; batch norms see the chosen images alone."""
-        probability, labels = logits.float().softmax(dim=1).max(dim=1)
-        destroyed = destroyed_images(images, self.spec.destroy, self.generator)
-        after = self.forward(destroyed).float().softmax(dim=1).gather(1, labels.unsqueeze(1)).squeeze(1)
-        return probability - after
+
+def _fall(before: Tensor, after: Tensor) -> Tensor:
+    """Return by how much the predicted class's probability falls from some logits to others (PLPD)."""
+    probability, labels = before.float().softmax(dim=1).max(dim=1)
+    return probability - after.float().softmax(dim=1).gather(1, labels.unsqueeze(1)).squeeze(1)
 
 
 def destroyed_images(images: Tensor, how: Destroy, generator: torch.Generator) -> Tensor:

@@ -38,7 +38,7 @@ class Lame(Method):
 
     Differs from the reference implementation:
         - it gives ln y as logits (the reference: y, so that a softmax of it means nothing);
-        - a batch of one stays as it is (the reference divides zero by zero).
+        - a batch of one stays as it is (the reference divides zero by zero, or with "linear" sharpens it).
     """
 
     affinity: Affinity = "rbf"

@@ -47,6 +47,7 @@ class Roid(Method):
     Differs from the reference implementation:
         - `prior="add"` and `batch_size=None` (the reference: "multiply", and 200 or 64 even for a short batch);
         - where all samples are alike their scaled d or c is 0 (the reference divides zero by zero);
+        - a single kept image of which a batch norm sees one value a channel is not learnt (the reference fails);
         - single images are no sliding window; the augmentation mirrors at the edge without end.
     """
 
@@ -103,8 +104,11 @@ class RoidAdapter(Learner):
         views = images[kept]
         if self.spec.augment:
             views = strong_augmentation(views, self.generator, blur=False, noise=False, padding="reflection")
-        others = self.forward(views).float()
+        others = self.forward_part(views, images)
+        if others is None:
+            return
         # Gradients flow through both sides, as in the reference.
+        others = others.float()
         pair = 0.5 * (_cross_entropy(others, logits) + _cross_entropy(logits, others))
         self.descend(loss + (pair * weights).sum() / size)
         self.count("kept", len(weights))

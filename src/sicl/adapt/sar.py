@@ -34,6 +34,8 @@ class Sar(Method):
         recovery: reset when the moving average (0.9) of the second loss is below this; 0 never resets.
         average_restarts: whether the moving average starts anew after a reset, as the paper says; the official
             code keeps the old one, so it resets at every batch until that has risen.
+        momentum_restarts: whether SGD's momentum starts anew after a reset; the official code's lives on, because
+            what it resets is the wrapper for SAM and not the optimizer inside.
         objective: "entropy", or "come": the entropy of COME's opinions, in filters, loss and recovery.
 
     Raises:
@@ -41,7 +43,9 @@ class Sar(Method):
         UnsupportedModelError: the model has no norm layer with affine parameters (on `attach`).
 
     Differs from the reference implementation:
-        - after a recovery the moving average starts anew (`average_restarts=False` is the official code's way);
+        - after a recovery the moving average and the momentum start anew (`average_restarts=False` and
+          `momentum_restarts=False` are the official code's way);
+        - dropout stays off;
         - the last stage of other networks is found by `find_stages`, not by the names layer4 and blocks.9.
     """
 
@@ -50,6 +54,7 @@ class Sar(Method):
     rho: float = 0.05
     recovery: float = 0.2
     average_restarts: bool = True
+    momentum_restarts: bool = True
     objective: Objective = "entropy"
 
     def __post_init__(self) -> None:
@@ -101,7 +106,8 @@ class SarAdapter(Learner):
             self.average = value if self.average is None else 0.9 * self.average + 0.1 * value
         if self.average is not None and self.average < self.spec.recovery and self._start is not None:
             self.network.load_state_dict(self._start["network"])
-            self.optimizer.load_state_dict(copy.deepcopy(self._start["optimizer"]))
+            if self.spec.momentum_restarts:
+                self.optimizer.load_state_dict(copy.deepcopy(self._start["optimizer"]))
             if self.spec.average_restarts:
                 self.average = None
             self.count("resets", 1)

@@ -269,11 +269,15 @@ class Panel(_Live):
         out: dict[str, Prediction] = {}
 
         def observe(moment: Moment) -> None:
-            out.update({name: c.predict(moment) for name, c in self.calibrations.items()})
+            out.update({name: self.calibrate(name, moment) for name in self.calibrations})
 
         with self._lock:
             self.adapter.step(images, observe)
         return out
+
+    def calibrate(self, name: str, moment: Moment) -> Prediction:
+        """Return what one calibrator makes of the state that predicts: the hook of those who look on."""
+        return self.calibrations[name].predict(moment)
 
     def warm_up(self, shape: Sequence[int]) -> None:
         """Do now what the first batches of a shape would wait for, as `Calibrated.warm_up` does, for all."""

@@ -20,6 +20,7 @@ from sicl.bench.plan.cell import Cell
 from sicl.bench.run.environment import environment
 from sicl.bench.run.record import Record, Recorder
 from sicl.bench.run.shelf import Shelf, require_classes
+from sicl.bench.run.timed import TimedPanel
 from sicl.calibrate import Calibrator, Panel
 from sicl.errors import InputError, SetupError, SiclError
 from sicl.metrics import CumulativeEce
@@ -136,7 +137,12 @@ def _run(
     record = recorder.finish(
         spec={**cell.spec, "resolved": stage.resolved},
         environment=environment(shelf.device),
-        timing={"load_s": loaded - started, "run_s": played - loaded, "waiting_for_data_s": waiting},
+        timing={
+            "load_s": loaded - started,
+            "run_s": played - loaded,
+            "waiting_for_data_s": waiting,
+            **stage.panel.timing(),
+        },
         data={**stage.provenance, **images},
         counters=stage.panel.adapter.counters,
     )
@@ -149,7 +155,7 @@ class _Stage:
     """Everything a cell plays with, loaded."""
 
     stream: OpenStream
-    panel: Panel
+    panel: TimedPanel
     resolved: dict[str, Any]
     provenance: dict[str, Any]
 
@@ -172,9 +178,8 @@ class _Stage:
         }
         if spec["dataset"]["source"]:
             provenance["source"] = spec["dataset"]["source"]
-        return cls(
-            opened, Panel(calibrators, adapter, source=source), described(method, calibrators), provenance
-        )
+        panel = TimedPanel(calibrators, adapter, source=source)
+        return cls(opened, panel, described(method, calibrators), provenance)
 
 
 def _play(stage: _Stage, recorder: Recorder, on_batch: OnBatch | None) -> float:

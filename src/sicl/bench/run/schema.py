@@ -37,7 +37,7 @@ class Record:
         calibrators: the metrics of every calibrator, by name; see docs/metrics.md.
         spec: the complete configuration.
         environment: versions, device, seeds.
-        timing: seconds by phase.
+        timing: seconds: `load_s` and `run_s`, in this `waiting_for_data_s`, `adapt_s`, and `calibrate_s` by calibrator.
         data: provenance of the data and weights.
         counters: what the adapter counted: updates, samples kept for them, resets (SAR's recoveries).
         schema: the version of this format; the file also has a `digest` of all this.
