@@ -78,7 +78,7 @@ class KerasResNet50(nn.Module):
         self.fc = nn.Linear(2048, n_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        out = self.conv1(normalised(images.flip(1) * 255.0, self.mean, self.std))
+        out = self.conv1(normalised(images * 255.0, self.mean.flip(1), self.std).flip(1))
         out = self.maxpool(self.relu(self.bn1(out)))
         out = self.layer4(self.layer3(self.layer2(self.layer1(out))))
         logits: Tensor = self.fc(torch.flatten(self.avgpool(out), 1))
