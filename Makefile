@@ -28,9 +28,10 @@ docs: $(VENV)/.installed-dev
 figures: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python docs/figures.py
 
-# The documentation site; a broken link or reference is an error.
+# The documentation site; a broken link or reference, or a public name without a reference, is an error.
 site: $(VENV)/.installed-dev
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python docs/names.py site
 
 # Real networks of timm and torchvision, in an environment of their own: several GB, on the CPU.
 test-models: $(MODELS)/.installed
@@ -39,14 +40,19 @@ test-models: $(MODELS)/.installed
 architectures: $(MODELS)/.installed
 	OMP_NUM_THREADS=1 $(MODELS)/bin/python tests/models_real/table.py
 
-# Wheel and sdist, checked, installed into a clean environment and run there without the repository.
+# Wheel and sdist, checked; the wheel, made from the sdist, runs in a clean environment without the repository, and the
+# sdist holds what its own tests need.
 release-check: $(VENV)/.installed-dev
-	rm -rf dist build/clean
+	rm -rf dist build/clean build/sdist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m twine check --strict dist/*
 	$(PYTHON) -m venv build/clean
 	build/clean/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
 	cd build/clean && ./bin/sicl doctor && ./bin/sicl demo --images 64 --corruptions contrast --calibrators softmax,sicl --out demo
+	mkdir -p build/sdist
+	tar -xzf dist/*.tar.gz -C build/sdist --strip-components 1
+	cd build/sdist && $(abspath $(BIN))/python -m pytest --quiet --collect-only -m "not slow and not gpu" > /dev/null
+	cd build/sdist && OMP_NUM_THREADS=1 $(abspath $(BIN))/python -m pytest --quiet tests/test_docs_code.py tests/test_public_api.py
 
 wheel: $(VENV)/.installed-dev
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .

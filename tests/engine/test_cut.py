@@ -37,6 +37,18 @@ def test_auto_finds_its_way_in_hugging_face_models(name: str, module: str, side:
     assert point.side == side
 
 
+def test_stages_that_are_bare_lists_are_cut_at_the_module_that_is_called() -> None:
+    """Hugging Face's PoolFormer keeps blocks in lists of lists, which nobody calls."""
+
+    def block() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1))
+
+    stages = nn.ModuleList(nn.ModuleList(block() for _ in range(2)) for _ in range(2))
+    model = nn.ModuleDict({"stem": nn.Conv2d(3, 3, 1), "stages": stages})
+    assert find_point(model, "stem") == Point("stages.0.0", "input")
+    assert find_point(model) == Point("stages.0.1")
+
+
 def test_a_name_with_input_names_what_goes_into_the_module() -> None:
     """Both sides can be chosen by name; the output is the default."""
     model = build("resnet18")

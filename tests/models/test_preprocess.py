@@ -142,13 +142,6 @@ def test_same_padding_puts_the_odd_pixel_behind() -> None:
     assert seen == [(17, 20)]
 
 
-def test_a_wrong_number_of_channels_is_one_sentence() -> None:
-    """Grey images in front of an RGB model."""
-    model = Normalized(torch.nn.Identity(), (0.5, 0.5, 0.5), (1, 1, 1))
-    with pytest.raises(InputError, match=r"takes N x 3 x H x W images, got \(2, 1, 8, 8\)"):
-        model(torch.rand(2, 1, 8, 8))
-
-
 def test_logits_in_a_dictionary_are_unwrapped() -> None:
     """Some libraries return a mapping."""
 

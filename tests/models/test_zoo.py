@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from sicl.errors import DataError, OptionError
 from sicl.models.checkpoint import ModelConfig, read_checkpoint, save_checkpoint
 from sicl.models.cifar import CIFAR100_MEAN, CIFAR100_STD, resnet18, resnet18_gn
+from sicl.models.preprocess import Preprocess
 from sicl.models.vit import vit_small
 from sicl.models.zoo import DEMO_WEIGHTS, Normalized, load_model
 
@@ -230,6 +231,18 @@ STATED = {
 }
 
 
+class _Prepares(SimpleNamespace):
+    """A library's own way from a picture to a tensor, with what it states about it."""
+
+    def __init__(self, preprocess: Preprocess, **stated: Any) -> None:
+        super().__init__(preprocess=preprocess, **stated)
+
+    def __call__(self, picture: Image.Image, return_tensors: str = "") -> Any:
+        mean, std = (torch.tensor(v).view(3, 1, 1) for v in (self.preprocess.mean, self.preprocess.std))
+        made = (self.preprocess(picture) - mean) / std
+        return {"pixel_values": made.unsqueeze(0)} if return_tensors else made
+
+
 def _install(monkeypatch: pytest.MonkeyPatch, network: nn.Module, image_mean: Any) -> None:
     def unknown(name: str, *_: Any, **__: Any) -> Any:
         if name != "known":
@@ -237,23 +250,31 @@ def _install(monkeypatch: pytest.MonkeyPatch, network: nn.Module, image_mean: An
         return network
 
     loader = SimpleNamespace(from_pretrained=unknown)
-    processor = SimpleNamespace(
-        image_mean=image_mean, image_std=image_mean, do_normalize=True, size={"height": 48, "width": 48}
+    processor = _Prepares(
+        Preprocess(size=48, fit="squash", mean=image_mean or (0,) * 3, std=image_mean or (1,) * 3),
+        image_mean=image_mean,
+        image_std=image_mean,
+        do_normalize=True,
+        size={"height": 48, "width": 48},
     )
-    transforms = SimpleNamespace(
+    transforms = _Prepares(
+        Preprocess(size=48, resize=64, mean=(0.15, 0.2, 0.3), std=(0.4, 0.5, 0.6)),
         crop_size=[48],
         resize_size=[64],
         mean=[0.15, 0.2, 0.3],
         std=[0.4, 0.5, 0.6],
         interpolation=SimpleNamespace(value="bilinear"),
     )
+    bicubic = Preprocess(size=48, resize=64, interpolation="bicubic", mean=STATED["mean"], std=STATED["std"])
     weights = SimpleNamespace(DEFAULT=SimpleNamespace(transforms=lambda: transforms))
     fakes = {
         "timm": _fake(
             "timm",
             create_model=unknown,
             get_pretrained_cfg=lambda name: None,
-            data=SimpleNamespace(resolve_data_config=lambda _, model: STATED),
+            data=SimpleNamespace(
+                resolve_data_config=lambda _, model: STATED, create_transform=lambda **_: _Prepares(bicubic)
+            ),
         ),
         "torchvision": _fake(
             "torchvision", models=SimpleNamespace(get_model=unknown, get_model_weights=lambda name: weights)
@@ -321,6 +342,20 @@ def test_a_model_that_does_not_state_its_normalisation_is_not_guessed(
         ("CLIPImageProcessor", {"size": {"shortest_edge": 56}, "crop_size": {"height": 48, "width": 48}}),
         ("ConvNextImageProcessor", {"size": {"shortest_edge": 48}, "crop_pct": 0.75}),
         ("ConvNextImageProcessor", {"size": {"shortest_edge": 384}}),
+        (
+            "DeiTImageProcessor",
+            {"size": {"height": 56, "width": 56}, "crop_size": {"height": 48, "width": 48}},
+        ),
+        ("BitImageProcessor", {"size": {"shortest_edge": 55}, "crop_size": {"height": 48, "width": 48}}),
+        (
+            "PoolFormerImageProcessor",
+            {"size": {"shortest_edge": 48}, "crop_size": {"height": 48, "width": 48}},
+        ),
+        ("EfficientNetImageProcessor", {"size": {"height": 48, "width": 48}, "resample": 0}),
+        (
+            "MobileViTImageProcessor",
+            {"size": {"shortest_edge": 56}, "crop_size": {"height": 48, "width": 48}},
+        ),
     ],
 )
 def test_pictures_are_prepared_as_an_image_processor_prepares_them(
@@ -328,7 +363,8 @@ def test_pictures_are_prepared_as_an_image_processor_prepares_them(
 ) -> None:
     """A saved Hugging Face model is read with its processor: the same pixels, the same normalisation."""
     transformers = pytest.importorskip("transformers")
-    size = options["size"].get("height", options["size"].get("shortest_edge"))
+    size = options.get("crop_size", options["size"])
+    size = size.get("height", size.get("shortest_edge"))
     config = transformers.ViTConfig(
         image_size=size, patch_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1
     )
@@ -339,7 +375,21 @@ def test_pictures_are_prepared_as_an_image_processor_prepares_them(
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (400, 601, 3), np.uint8))
     expected = theirs(picture, return_tensors="pt")["pixel_values"]
     ours = (model.preprocess(picture).unsqueeze(0) - model.mean) / model.std
+    # Its network gets the channels as the processor would give them.
+    ours = ours.flip(1) if processor == "MobileViTImageProcessor" else ours
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+    with torch.no_grad():
+        theirs_say = transformers.AutoModelForImageClassification.from_pretrained(tmp_path)(expected).logits
+        torch.testing.assert_close(model(model.preprocess(picture).unsqueeze(0)), theirs_say)
+
+
+def test_preparation_that_cannot_be_said_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is guessed: a library that pads where its configuration seems to crop is not imitated."""
+    _install(monkeypatch, _Outside(), None)
+    padded = _Prepares(Preprocess(size=48, resize=50, interpolation="bicubic"))
+    sys.modules["timm"].data.create_transform = lambda **_: padded  # type: ignore[attr-defined]
+    with pytest.raises(DataError, match=r"'timm:known' prepares its pictures in a way .* `sicl.Normalized"):
+        load_model("timm:known")
 
 
 def test_weights_out_of_reach_are_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,44 +36,64 @@ def _sized(name: str, size: int = 64, **options: Any) -> Architecture:
 
 
 _TIMM = [
-    *["resnet18", "resnet26t", "resnext26ts", "skresnet18", "cspresnet50", "nf_resnet26", "nf_regnet_b0"],
-    *["regnetx_002", "regnety_002", "efficientnet_b0", "tf_efficientnet_lite0", "tf_efficientnetv2_b0"],
-    *[
-        "mobilenetv2_050",
-        "mobilenetv3_small_050",
-        "mobilenetv4_conv_small",
-        "mnasnet_small",
-        "lcnet_050",
-        "ghostnet_050",
-    ],
-    *[
-        "rexnet_100",
-        "convnext_atto",
-        "convnextv2_atto",
-        "inception_next_atto",
-        "densenet121",
-        "hrnet_w18_small",
-        "dla34",
-    ],
-    *["ese_vovnet19b_dw", "repvgg_a0", "fastvit_t8", "poolformer_s12", "edgenext_xx_small", "mobilevit_xxs"],
-    *["mobilevitv2_050", "xcit_nano_12_p16_224", "pvt_v2_b0", "mambaout_femto"],
+    "resnet18",
+    "resnet26t",
+    "resnext26ts",
+    "skresnet18",
+    "cspresnet50",
+    "nf_resnet26",
+    "nf_regnet_b0",
+    "nfnet_l0",
+    "regnetx_002",
+    "regnety_002",
+    "efficientnet_b0",
+    "tf_efficientnet_lite0",
+    "tf_efficientnetv2_b0",
+    "mobilenetv2_050",
+    "mobilenetv3_small_050",
+    "mobilenetv4_conv_small",
+    "mnasnet_small",
+    "lcnet_050",
+    "ghostnet_050",
+    "rexnet_100",
+    "convnext_atto",
+    "convnextv2_atto",
+    "inception_next_atto",
+    "densenet121",
+    "hrnet_w18_small",
+    "dla34",
+    "ese_vovnet19b_dw",
+    "repvgg_a0",
+    "fastvit_t8",
+    "poolformer_s12",
+    "edgenext_xx_small",
+    "mobilevit_xxs",
+    "mobilevitv2_050",
+    "xcit_nano_12_p16_224",
+    "pvt_v2_b0",
+    "mambaout_femto",
+    "vgg11",
+    "vgg11_bn",
 ]
 _TORCHVISION = [
-    *[
-        "resnet18",
-        "alexnet",
-        "mobilenet_v2",
-        "mobilenet_v3_small",
-        "shufflenet_v2_x0_5",
-        "squeezenet1_1",
-        "mnasnet0_5",
-    ],
-    *["regnet_y_400mf", "efficientnet_b0", "densenet121", "vgg11_bn", "swin_t"],
+    "resnet18",
+    "resnext50_32x4d",
+    "alexnet",
+    "mobilenet_v2",
+    "mobilenet_v3_small",
+    "shufflenet_v2_x0_5",
+    "squeezenet1_1",
+    "mnasnet0_5",
+    "regnet_y_400mf",
+    "efficientnet_b0",
+    "convnext_tiny",
+    "densenet121",
+    "vgg11",
+    "vgg11_bn",
+    "swin_t",
 ]
 ARCHITECTURES = [
     *(Architecture(f"timm:{name}") for name in _TIMM),
-    Architecture("timm:vgg11"),
-    Architecture("timm:vgg11_bn"),
     Architecture("timm:inception_v3", 96),
     Architecture("timm:levit_128s", 224),
     Architecture("timm:pit_ti_224", 224),
@@ -87,6 +108,8 @@ ARCHITECTURES = [
     _sized("timm:coatnet_pico_rw_224"),
     *(Architecture(f"torchvision:{name}") for name in _TORCHVISION),
     Architecture("torchvision:googlenet", 64, {"aux_logits": False, "init_weights": False}),
+    Architecture("torchvision:vit_b_16", 64, {"image_size": 64, "num_layers": 3}),
+    Architecture("torchvision:maxvit_t", 64, {"input_size": (64, 64), "partition_size": 2}),
 ]
 
 
@@ -111,11 +134,11 @@ def build(architecture: Architecture) -> nn.Module:
     if not architecture.options:
         network, stated = LIBRARIES[library](name, False, 10)
         assert stated is not None
-        return sicl.Normalized(network, stated.mean, stated.std, stated).eval()
+        # Small images for speed, so the size that it states is left out.
+        return sicl.Normalized(network, stated.mean, stated.std).eval()
     # Constructor options (a smaller image) are the tests' own business: `load_model` has none.
-    make = (
-        __import__("timm").create_model if library == "timm" else __import__("torchvision").models.get_model
-    )
+    timm = library == "timm"
+    make = __import__("timm").create_model if timm else __import__("torchvision").models.get_model
     return sicl.Normalized(make(name, num_classes=10, **architecture.options), (0.5,) * 3, (0.5,) * 3).eval()
 
 
@@ -123,6 +146,11 @@ def images_of(architecture: Architecture, n: int) -> Tensor:
     """Return n random images of the size that the network is tried with."""
     generator = torch.Generator().manual_seed(n)
     return torch.rand(n, 3, architecture.size, architecture.size, generator=generator)
+
+
+def versions() -> str:
+    """Return which libraries the networks come from."""
+    return ", ".join(f"{p} {importlib.metadata.version(p)}" for p in ("torch", "timm", "torchvision"))
 
 
 def examine(architecture: Architecture) -> Examined:

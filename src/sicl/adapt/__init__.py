@@ -29,6 +29,7 @@ METHODS: dict[str, type[Method]] = {
     "roid": Roid,
     "lame": Lame,
 }
+"""Methods by the name that plans and the command line use."""
 
 __all__ = [
     "METHODS",

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from sicl.adapt._images import check_images, likely_mistake, random_images
+from sicl.adapt._images import check_images, likely_mistake, other_size, random_images, refusals_in_words
 from sicl.adapt._presets import Architecture, Preset, preset_options
 from sicl.adapt._undo import Undo
 from sicl.engine.norms import batch_norms, statistics_of
@@ -176,7 +176,7 @@ class Adapter(ABC):
         with self._lock, _gradients_possible():
             images = self._checked(images)
             self._remember_start()
-            with self._all_or_nothing(), _batch_size_errors(len(images)):
+            with self._all_or_nothing(), refusals_in_words(self.network, images):
                 before = self.spec.predict == "before"
                 if update and not before:
                     self._update(images, None)
@@ -351,6 +351,9 @@ class Adapter(ABC):
         mistake = likely_mistake(*check_images(images))
         if mistake is not None:
             self._warn_once("range", mistake)
+        size = other_size(self.network, images)
+        if size is not None:
+            self._warn_once("size", size)
         reference = next(self.network.parameters(), None)
         if reference is not None and (images.device != reference.device or images.dtype != reference.dtype):
             images = images.to(reference.device, reference.dtype)
@@ -438,17 +441,3 @@ def _gradients_possible() -> Iterator[None]:
     """Let an update compute gradients even when the caller turned them off."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
-
-
-@contextmanager
-def _batch_size_errors(n: int) -> Iterator[None]:
-    """Say in our own words what torch says about batch statistics of a single value."""
-    try:
-        yield
-    except ValueError as error:
-        if ONE_VALUE not in str(error):
-            raise
-        raise InputError(
-            f"`images` is a batch of {n}, of which a batch norm of this network sees one value a channel and "
-            "cannot compute statistics; give at least two images a batch, or use `Source()`."
-        ) from error

@@ -17,6 +17,7 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "pseudocal": PseudoCal,
     "sicl": SICL,
 }
+"""Calibrators by the name that plans and the command line use."""
 
 __all__ = [
     "CALIBRATORS",

@@ -43,7 +43,9 @@ def find_point(model: nn.Module, layer: str = "auto") -> Point:
     if layer in ("auto", "stem"):
         point = _first_point(model)
         composite = any(True for _ in model.get_submodule(point.name).children())
-        return Point(point.name, "input") if layer == "stem" and composite else point
+        if layer == "stem" and composite:
+            return Point(_called(model, point.name, 0), "input")
+        return Point(_called(model, point.name, 0 if point.side == "input" else -1), point.side)
     name, _, side = layer.partition(":")
     names = [n for n, _ in model.named_modules() if n]
     if name not in names:
@@ -54,6 +56,14 @@ def find_point(model: nn.Module, layer: str = "auto") -> Point:
     if side not in ("", "input", "output"):
         raise OptionError(f"`layer` must end in ':input' or ':output' or neither, got {layer!r}.")
     return Point(name, "input" if side == "input" else "output")
+
+
+def _called(model: nn.Module, name: str, end: Literal[0, -1]) -> str:
+    """Return the name itself, or of the first or last module in a bare list, which nobody calls."""
+    module = model.get_submodule(name)
+    while isinstance(module, nn.ModuleList):
+        name, module = f"{name}.{range(len(module))[end]}", module[end]
+    return name
 
 
 def find_stages(model: nn.Module) -> list[str]:

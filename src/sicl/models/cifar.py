@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sicl.errors import require_positive
+from sicl.models.preprocess import normalised
 from sicl.models.vit import vit_small
 
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
@@ -129,7 +130,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        out = self.relu(self.bn1(self.conv1((images - self.mean) / self.std)))
+        out = self.relu(self.bn1(self.conv1(normalised(images, self.mean, self.std))))
         out = self.layer4(self.layer3(self.layer2(self.layer1(out))))
         logits: Tensor = self.fc(torch.flatten(self.avgpool(out), 1))
         return logits

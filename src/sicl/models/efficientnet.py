@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sicl.models.preprocess import normalised
+
 _STAGES = (
     (3, 1, 1, 16),
     (3, 2, 6, 24),
@@ -110,7 +112,7 @@ class EfficientNetLite(nn.Module):
         self.classifier = nn.Linear(1280, n_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        out = self.act(self.bn1(_same(self.conv_stem, (images - self.mean) / self.std)))
+        out = self.act(self.bn1(_same(self.conv_stem, normalised(images, self.mean, self.std))))
         out = self.act(self.bn2(self.conv_head(self.blocks(out))))
         logits: Tensor = self.classifier(torch.flatten(self.avgpool(out), 1))
         return logits

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from sicl.errors import DataError, reason
 from sicl.models.checkpoint import load_state, save_checkpoint
+from sicl.models.preprocess import normalised
 
 _STAGES = (("2", "abc"), ("3", "abcd"), ("4", "abcdef"), ("5", "abc"))
 _BN = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
@@ -58,10 +59,12 @@ class KerasResNet50(nn.Module):
     """
 
     mean: Tensor
+    std: Tensor
 
     def __init__(self, n_classes: int = 1000) -> None:
         super().__init__()
         self.register_buffer("mean", torch.tensor(_BGR_MEAN).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.ones(1, 3, 1, 1), persistent=False)
         self.conv1 = nn.Conv2d(3, 64, 7, 2, 3)
         self.bn1 = nn.BatchNorm2d(64, eps=_EPS)
         self.relu = nn.ReLU(inplace=True)
@@ -75,7 +78,7 @@ class KerasResNet50(nn.Module):
         self.fc = nn.Linear(2048, n_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        out = self.conv1(images.flip(1) * 255.0 - self.mean)
+        out = self.conv1(normalised(images * 255.0, self.mean.flip(1), self.std).flip(1))
         out = self.maxpool(self.relu(self.bn1(out)))
         out = self.layer4(self.layer3(self.layer2(self.layer1(out))))
         logits: Tensor = self.fc(torch.flatten(self.avgpool(out), 1))

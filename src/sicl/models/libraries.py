@@ -6,17 +6,18 @@ import importlib
 import math
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import torch
-from PIL import Image
 from torch import nn
 
 from sicl.errors import DataError, OptionError, SiclError
-from sicl.models.preprocess import Preprocess
+from sicl.models.outputs import ReversedChannels
+from sicl.models.preprocess import Preprocess, require_agreement
+from sicl.models.processors import read_processor
 
 Found = tuple[nn.Module, Preprocess | None]
 """A network that expects normalised images, and how its pictures are made."""
@@ -62,6 +63,7 @@ def load_timm(name: str, pretrained: bool, n_classes: int | None) -> Found:
         mean=stated["mean"],
         std=stated["std"],
     )
+    require_agreement(preprocess, timm.data.create_transform(**stated), f"timm:{name}")
     return network, preprocess
 
 
@@ -113,6 +115,7 @@ def load_torchvision(name: str, pretrained: bool, n_classes: int | None) -> Foun
         mean=tuple(stated.mean),
         std=tuple(stated.std),
     )
+    require_agreement(preprocess, stated, f"torchvision:{name}")
     return network, preprocess
 
 
@@ -135,45 +138,14 @@ def load_hf(name: str, pretrained: bool, n_classes: int | None) -> Found:
     network = _fetch("hf", name, make)
     try:
         processor: Any = transformers.AutoImageProcessor.from_pretrained(name)
-    except (OSError, ValueError, ImportError):
+    except ImportError as error:
+        raise OptionError(
+            f"The image processor of 'hf:{name}' cannot run here: {_first_line(error)}."
+        ) from error
+    except (OSError, ValueError):  # The model came without one.
         return network, None
-    return network, _of_processor(processor, name)
-
-
-def _of_processor(processor: Any, name: str) -> Preprocess:
-    """Read a Hugging Face image processor: square sizes are squashed, a shortest edge is cropped."""
-    size = _mapping(getattr(processor, "size", None))
-    crop = _mapping(getattr(processor, "crop_size", None)) if _yes(processor, "do_center_crop") else {}
-    edge = size.get("shortest_edge")
-    side = crop.get("height") or size.get("height") or edge
-    if side is None:
-        raise DataError(
-            f"The image processor of 'hf:{name}' states no size; build the model with `Normalized`."
-        )
-    share = getattr(processor, "crop_pct", None)
-    resize = edge or size.get("height") or side
-    squash = not edge and not crop
-    if edge and not crop and share:  # ConvNeXt's processor: a share of small images, all of large ones.
-        resize, squash = (int(edge / share), False) if edge < 384 else (edge, True)
-    normalise = _yes(processor, "do_normalize")
-    return Preprocess(
-        size=side,
-        resize=max(side, resize),
-        interpolation=Image.Resampling(getattr(processor, "resample", None) or 2).name.lower(),
-        fit="squash" if squash else "crop",
-        mean=tuple(processor.image_mean) if normalise else (0.0, 0.0, 0.0),
-        std=tuple(processor.image_std) if normalise else (1.0, 1.0, 1.0),
-    )
-
-
-def _mapping(value: Any) -> Mapping[str, int]:
-    if value is None:
-        return {}
-    return {"height": value, "width": value} if isinstance(value, int) else dict(value)
-
-
-def _yes(processor: Any, flag: str) -> bool:
-    return bool(getattr(processor, flag, False))
+    preprocess, reversed_channels = read_processor(processor, f"hf:{name}")
+    return (ReversedChannels(network) if reversed_channels else network), preprocess
 
 
 def _known(interpolation: str) -> str:

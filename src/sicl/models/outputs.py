@@ -1,4 +1,4 @@
-"""Wrappers for classifiers that do not return logits of two or more classes."""
+"""Wrappers for classifiers that return something else than logits, or take their channels the other way round."""
 
 from __future__ import annotations
 
@@ -40,3 +40,19 @@ class TwoClasses(nn.Module):
         """Return the logits of both classes; the softmax of the second is the sigmoid."""
         logit: Any = self.model(images)
         return nn.functional.pad(logit.reshape(len(images), 1), (1, 0))
+
+
+class ReversedChannels(nn.Module):
+    """A classifier that was trained on BGR images, as one that takes RGB.
+
+    Args:
+        model: takes N x 3 x H x W images, blue first.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Any:
+        """Return what the model says of the images with their channels reversed."""
+        return self.model(images.flip(1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from numbers import Real
 from typing import Any
@@ -26,7 +26,11 @@ INTERPOLATIONS = {
 }
 """Names of Pillow's filters."""
 FITS = ("crop", "squash")
-"""Keep the proportions and crop the centre, or resize to a square."""
+"""Keep the proportions, or resize to a square; then the centre is cropped."""
+_ROUNDING = 2.5 / 255
+"""Pixels are rounded after each step, by Pillow and by torch in their own order."""
+CORNERS = ("nearest", "down")
+"""How the corner of the crop is rounded: as timm and torchvision do, or as Hugging Face's processors do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +41,10 @@ class Preprocess:
 
     Args:
         size: height and width of the model's input.
-        resize: the shorter side becomes so many pixels before the crop; None means `size`.
+        resize: the shorter side becomes so many pixels before the centre is cropped; None means `size`.
         interpolation: one of `INTERPOLATIONS`.
-        fit: "crop" keeps the proportions and crops the centre; "squash" resizes to `size` x `size`.
+        fit: "crop" keeps the proportions; "squash" makes both sides `resize` pixels.
+        corner: one of `CORNERS`; matters where the crop lies half a pixel off the centre.
         mean: per-channel mean that the model itself takes from images in [0, 1].
         std: per-channel standard deviation that the model itself divides them by.
     """
@@ -48,6 +53,7 @@ class Preprocess:
     resize: int | None = None
     interpolation: str = "bilinear"
     fit: str = "crop"
+    corner: str = "nearest"
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
 
@@ -55,6 +61,7 @@ class Preprocess:
         require_positive(size=self.size)
         require_choice(INTERPOLATIONS, interpolation=self.interpolation)
         require_choice(FITS, fit=self.fit)
+        require_choice(CORNERS, corner=self.corner)
         if self.resize is not None and self.resize < self.size:
             raise OptionError(f"`resize` must be at least `size` = {self.size}, got {self.resize}.")
         object.__setattr__(self, "mean", require_channels(mean=self.mean))
@@ -78,13 +85,12 @@ class Preprocess:
         size, filter_ = self.size, INTERPOLATIONS[self.interpolation]
         if image.size == (size, size):
             return image
-        if self.fit == "squash":
-            return image.resize((size, size), filter_)
-        resize = self.resize or size
-        # Rounded as torchvision rounds: the longer side down, the crop's corner to the nearest even.
-        short = min(image.size)
-        width, height = (resize if side == short else int(resize * side / short) for side in image.size)
-        left, top = round((width - size) / 2), round((height - size) / 2)
+        resize, short = self.resize or size, min(image.size)
+        # The longer side is rounded down, as torchvision does.
+        keep = [resize if side == short else int(resize * side / short) for side in image.size]
+        width, height = (resize, resize) if self.fit == "squash" else keep
+        rounded = int if self.corner == "down" else round
+        left, top = rounded((width - size) / 2), rounded((height - size) / 2)
         return image.resize((width, height), filter_).crop((left, top, left + size, top + size))
 
     def to_json(self) -> str:
@@ -110,6 +116,28 @@ class Preprocess:
         return replace(self, mean=tuple(mean or self.mean), std=tuple(std or self.std))
 
 
+def require_agreement(preprocess: Preprocess, theirs: Callable[[Image.Image], Tensor], name: str) -> None:
+    """Prepare a wide and a tall picture as the model's own library does, and compare: nothing is guessed.
+
+    Args:
+        preprocess: what was read from the model's configuration.
+        theirs: the library's own way from a picture to the normalised 3 x H x W tensor.
+        name: of the model, for the message.
+
+    Raises:
+        DataError: the two differ by more than rounding.
+    """
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (preprocess.mean, preprocess.std))
+    for shape in ((227, 301, 3), (260, 197, 3)):
+        picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
+        ours, expected = preprocess(picture), torch.as_tensor(theirs(picture))
+        if ours.shape != expected.shape or (expected * std + mean - ours).abs().max() > _ROUNDING:
+            raise DataError(
+                f"'{name}' prepares its pictures in a way that `Preprocess` cannot say; prepare them with its own "
+                "library and build the model with `sicl.Normalized(network, (0, 0, 0), (1, 1, 1))`."
+            )
+
+
 def require_channels(**values: Any) -> tuple[float, ...]:
     """Return the one named value as a tuple of a number for each channel.
 
@@ -128,6 +156,30 @@ def float_of(value: Any) -> float | None:
     if isinstance(value, Real) or (isinstance(value, Tensor) and value.numel() == 1):
         return float(value)
     return None
+
+
+def normalised(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Return images as a network was trained on them.
+
+    Raises:
+        InputError: they have another number of channels than `mean`; torch would repeat a single one silently.
+    """
+    n_channels = mean.shape[1]
+    if images.ndim == 4 and images.shape[1] == n_channels:
+        return (images - mean) / std
+    said = f"The model takes N x {n_channels} x H x W images, got {' x '.join(map(str, images.shape))}"
+    raise InputError(f"{said}; {channels_remedy(tuple(images.shape), n_channels)}.")
+
+
+def channels_remedy(shape: tuple[int, ...], n_channels: int) -> str:
+    """Return how to make images of `n_channels` channels of a batch of this shape."""
+    if len(shape) == 3:
+        return "add the missing dimension with `images.unsqueeze(0)`"
+    if len(shape) == 4 and shape[1] == 1:
+        return f"repeat the grey channel with `images.expand(-1, {n_channels}, -1, -1)`"
+    if len(shape) == 4 and shape[1] == 4 and n_channels == 3:
+        return "leave out the alpha channel with `images[:, :3]`"
+    return "give it the channels it was trained on"
 
 
 class Normalized(nn.Module):
@@ -158,11 +210,7 @@ class Normalized(nn.Module):
             self.register_buffer(name, torch.tensor(values).view(1, -1, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        if images.ndim != 4 or images.shape[1] != self.mean.shape[1]:
-            raise InputError(
-                f"The model takes N x {self.mean.shape[1]} x H x W images, got {tuple(images.shape)}."
-            )
-        out = self.model((images - self.mean) / self.std)
+        out = self.model(normalised(images, self.mean, self.std))
         if isinstance(out, Tensor):
             return out
         logits: Tensor = out["logits"] if isinstance(out, dict) else out.logits

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sicl.errors import InputError, OptionError, require_positive
+from sicl.models.preprocess import normalised
 
 
 class PatchEmbed(nn.Module):
@@ -129,7 +130,7 @@ class VisionTransformer(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        tokens = self.patch_embed((self._sized(images) - self.mean) / self.std)
+        tokens = self.patch_embed(normalised(self._sized(images), self.mean, self.std))
         tokens = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], dim=1)
         tokens = self.norm(self.blocks(self.norm_pre(tokens + self.pos_embed)))
         logits: Tensor = self.head(tokens[:, 0])

@@ -13,6 +13,7 @@ from sicl.errors import DataError, OptionError, nearest, require_path
 from sicl.models.checkpoint import infer_config, load_state, parse_triple, read_checkpoint
 from sicl.models.efficientnet import DEPTHS, EfficientNetLite, find_lite, timm_names
 from sicl.models.libraries import LIBRARIES
+from sicl.models.outputs import ReversedChannels
 from sicl.models.preprocess import Normalized as Normalized
 from sicl.models.preprocess import Preprocess, require_channels
 from sicl.models.vit import vit_of
@@ -216,7 +217,9 @@ def _vit(
 
 def count_classes(model: nn.Module) -> int | None:
     """Return the number of classes, from the model's attributes or its last linear layer, else None."""
-    inner = model.model if isinstance(model, Normalized) else model
+    inner = model
+    while isinstance(inner, Normalized | ReversedChannels):
+        inner = inner.model
     for holder, field in ((inner, "num_classes"), (getattr(inner, "config", None), "num_labels")):
         value = getattr(holder, field, None)
         if isinstance(value, int):

@@ -6,6 +6,7 @@ from sicl.monitor.monitored import Monitored
 from sicl.monitor.prometheus import PrometheusMetrics
 from sicl.monitor.sequence import MeanSequence
 from sicl.monitor.spec import Monitor
+from sicl.monitor.tensorboard import TensorBoard
 from sicl.monitor.window import Estimate
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "Monitor",
     "Monitored",
     "PrometheusMetrics",
+    "TensorBoard",
     "read_log",
 ]
