@@ -311,7 +311,7 @@ def lame(kind: str, affinity: str, k: int) -> Step:
     network = made(kind).double().eval()
     seen: list[Tensor] = []
     head = network.fc if kind == "batch norms" else network.head
-    head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    head.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
 
     def weights(x: Tensor) -> Tensor:
         n = len(x)

@@ -44,14 +44,15 @@ CLAIMS = {
 }
 
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _one_at_a_time(
     method: Callable[Concatenate[Monitored, P], R],
 ) -> Callable[Concatenate[Monitored, P], R]:
     @functools.wraps(method)
-    def locked(self: Monitored, *args: P.args, **options: P.kwargs) -> R:
+    def locked(self: Monitored, /, *args: P.args, **options: P.kwargs) -> R:
         with self._lock:
             return method(self, *args, **options)
 
@@ -248,8 +249,8 @@ class Monitored:
         except Exception as error:
             self._load(before)
             raise InputError(
-                f"`state` does not fit this model ({reason(error).rstrip('.:')}); attach the monitor to the model it was "
-                "saved from."
+                f"`state` does not fit this model ({reason(error).rstrip('.:')}); attach the monitor to the model "
+                "it was saved from."
             ) from error
 
     def _load(self, state: dict[str, Any]) -> None:
