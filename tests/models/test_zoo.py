@@ -65,6 +65,15 @@ def test_a_checkpoint_round_trips_with_its_configuration(tmp_path: Path) -> None
     assert not list(tmp_path.glob("*.part"))
 
 
+def test_half_precision_keeps_what_it_cannot_hold_in_single(tmp_path: Path) -> None:
+    """A variance beyond 65,504 became infinite, and the file could not be read again."""
+    state = {"running_var": torch.tensor([1e5, 2.0]), "weight": torch.tensor([0.5])}
+    save_checkpoint(tmp_path / "m.safetensors", state, {}, dtype=torch.float16)
+    found, _ = read_checkpoint(tmp_path / "m.safetensors")
+    assert torch.equal(found["running_var"], state["running_var"])
+    assert found["weight"].dtype is torch.float16
+
+
 def test_architecture_width_and_classes_are_inferred_without_metadata(tmp_path: Path) -> None:
     """A bare safetensors file is enough for the package's own networks."""
     for model in (resnet18(width=4, n_classes=7), resnet18_gn(width=4), vit_small(width=2, n_classes=5)):

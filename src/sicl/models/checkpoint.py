@@ -133,7 +133,8 @@ def save_checkpoint(
         path: the file to write; its folder is made.
         state: a state dict.
         metadata: strings for the header, `ModelConfig.to_metadata()` among them.
-        dtype: floating-point tensors are stored in this type; None keeps theirs.
+        dtype: floating-point tensors are stored in this type where it holds their values (a variance may be too large
+            for float16); None keeps theirs.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +146,8 @@ def save_checkpoint(
 def _stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     tensor = tensor.detach().to("cpu")
     if dtype is not None and tensor.is_floating_point():
-        tensor = tensor.to(dtype)
+        cast = tensor.to(dtype)
+        tensor = cast if torch.equal(cast.isfinite(), tensor.isfinite()) else tensor
     return tensor.contiguous()
 
 
