@@ -261,3 +261,16 @@ def test_a_picture_that_changed_is_predicted_again(tmp_path: Path) -> None:
     Image.new("RGB", (40, 40)).save(images / "2.png")
     second = run_job(job(images, out))
     assert [a == b for a, b in zip(first.rows, second.rows)] != [True] * 4
+
+
+def test_a_model_file_is_called_by_its_name_and_numbered_classes_say_so(tmp_path: Path) -> None:
+    """No folders in the title; where names are missing, the page says how to give them."""
+    (tmp_path / "net.safetensors").write_bytes(b"")
+    made = FolderJob(model=str(tmp_path / "net.safetensors"), images=tmp_path, out=tmp_path / "out")
+    assert made.called == "net"
+    assert FolderJob(model="timm:resnet50", images=tmp_path, out=tmp_path).called == "timm:resnet50"
+    page = predict_page(Outcome.of([Row("a.png", 3, "3", 0.9)], 0.05), tmp_path, "net on x")
+    assert "--classes FILE" in page
+    assert "--classes FILE" not in predict_page(
+        Outcome.of([Row("a.png", 3, "cat", 0.9)], 0.05), tmp_path, "x"
+    )

@@ -76,7 +76,7 @@ def _run(job: FolderJob) -> None:
     with Progress(*columns, console=console) as bar:
         task = bar.add_task("pictures", total=None)
         outcome = run_job(job, lambda done, total: bar.update(task, completed=done, total=total))
-    page = predict_page(outcome, job.images, f"{job.model} on {job.images.resolve().name}")
+    page = predict_page(outcome, job.images, f"{job.called} on {job.images.resolve().name}")
     table, html = write_outcome(outcome, job, page)
     if outcome.read:
         accuracy, low, high = (100 * value for value in outcome.estimate)

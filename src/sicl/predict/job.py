@@ -81,6 +81,11 @@ class FolderJob:
             raise OptionError(f"`caution` must be >= 1, got {self.caution!r}.")
 
     @property
+    def called(self) -> str:
+        """Return the model's name for people: a file's without its folders."""
+        return Path(self.model).stem if _stat(Path(self.model)) else self.model
+
+    @property
     def key(self) -> dict[str, Any]:
         """Return what predictions depend on: not the risk, the labels, or where results go."""
         own = asdict(self)
@@ -114,7 +119,12 @@ def run_job(job: FolderJob, progress: Progress | None = None) -> Outcome:
         progress(len(files), len(files))
     rows = [_with_truth(row, names[truth[row.file]] if row.file in truth else "") for row in rows]
     facts = {"labels": how, "seconds": round(time.perf_counter() - started, 1), "version": sicl.__version__}
-    described = {**{k: v for k, v in asdict(job).items() if v is not None}, "n_classes": n_classes, **facts}
+    described = {
+        **{k: v for k, v in asdict(job).items() if v is not None},
+        "n_classes": n_classes,
+        "called": job.called,
+        **facts,
+    }
     return Outcome.of(
         rows,
         job.risk,

@@ -99,7 +99,7 @@ def _document(title: str, body: str) -> str:
 
 def _lede(outcome: Outcome) -> str:
     facts = outcome.facts
-    parts = [f"{len(outcome.rows):,} pictures", f"model {facts.get('model', '?')}"]
+    parts = [f"{len(outcome.rows):,} pictures", f"model {facts.get('called', facts.get('model', '?'))}"]
     method = facts.get("method", "source")
     parts.append("not adapted" if method == "source" else f"adapted by {method}")
     return " · ".join([*parts, f"confidence by {facts.get('calibrator', '?')}"])
@@ -231,7 +231,12 @@ def _sure(outcome: Outcome) -> str:
     said = tag("span", "accepted ones are solid")
     histogram = tag("figure", tag("figcaption", "Pictures by confidence" + said) + chart)
     classes = tag("figure", tag("figcaption", "By predicted class") + _classes(outcome))
-    lede = tag("p", "Confidence is the calibrated chance that a label is right.", class_="lede")
+    said = "Confidence is the calibrated chance that a label is right."
+    if all(row.name == str(row.label) for row in outcome.read):
+        said += (
+            " The model does not name its classes, so they are numbers; --classes FILE gives a name a line."
+        )
+    lede = tag("p", said, class_="lede")
     return lede + tag("div", histogram + classes, class_="charts")
 
 
@@ -312,6 +317,8 @@ def _about(outcome: Outcome) -> str:
         )
         said += "is not recognised."
     facts = "".join(
-        tag("dt", escape(k)) + tag("dd", escape(str(v))) for k, v in outcome.facts.items() if v != ""
+        tag("dt", escape(k)) + tag("dd", escape(str(v)))
+        for k, v in outcome.facts.items()
+        if v != "" and k != "called"
     )
     return tag("p", said, class_="lede") + tag("dl", facts)
