@@ -37,6 +37,18 @@ def require_state(state: Any, *own: Any, whose: str, part: str = "") -> None:
         raise InputError(f"{here} has NaN or infinite values; it was damaged, or saved from a broken model.")
 
 
+def same(state: Any, other: Any) -> bool:
+    """Say whether two states hold the same, bit for bit."""
+    if isinstance(state, Tensor) or isinstance(other, Tensor):
+        alike = isinstance(state, Tensor) and isinstance(other, Tensor) and state.dtype == other.dtype
+        return alike and torch.equal(state, other)
+    if isinstance(state, dict) and isinstance(other, dict):
+        return state.keys() == other.keys() and all(same(state[key], other[key]) for key in state)
+    if isinstance(state, list | tuple) and isinstance(other, list | tuple):
+        return len(state) == len(other) and all(map(same, state, other))
+    return bool(state == other)
+
+
 def require_moments(optimizer: torch.optim.Optimizer) -> None:
     """Raise `InputError` unless an optimizer remembers the same of every parameter, in the parameter's shape."""
     known = {frozenset(moments) for moments in optimizer.state.values()}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sicl.adapt import METHODS, Adapter, Moment
 from sicl.engine.norms import norm_layers
 from sicl.errors import InputError, OptionError
+from sicl.states import same
 
 BOTH = ("before", "after")
 LEARNERS = [name for name in SPECS if name not in ("source", "batchnorm", "lame")]
@@ -326,3 +327,24 @@ def test_half_precision_images_do_not_overflow_the_check() -> None:
     """Their sum exceeds what float16 can hold, which is not an infinite value."""
     images = torch.ones(64, 3, 32, 32, dtype=torch.float16)
     assert attached("source")(images).shape == (64, 10)
+
+
+@pytest.mark.parametrize("predict", BOTH)
+@pytest.mark.parametrize("name", SPECS)
+def test_warming_up_leaves_no_trace(name: str, predict: str) -> None:
+    """Neither at the start nor in the middle of a stream, in nothing that the next step depends on or warns about."""
+    warm, cold = attached(name, predict=predict), attached(name, predict=predict)
+    for images in stream():
+        state, versions = warm.state_dict(), [p._version for p in warm.network.parameters()]
+        warm.warm_up(images.shape)
+        assert same(warm.state_dict(), state)
+        assert [p._version for p in warm.network.parameters()] == versions
+        assert warm._warned == cold._warned
+        assert torch.equal(warm(images), cold(images))
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (0, 3, 32, 32), (1, 3, 32, 1.5), "64", 64, None])
+def test_only_the_shape_of_a_batch_can_be_warmed_up_for(shape: object) -> None:
+    """Anything else is refused in one sentence."""
+    with pytest.raises(InputError, match="`shape` must be that of a batch"):
+        attached("source").warm_up(shape)  # type: ignore[arg-type]

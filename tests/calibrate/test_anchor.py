@@ -25,9 +25,7 @@ def test_it_says_what_the_network_said_before_it_adapted() -> None:
     """After updates its logits are those of a network that never had any."""
     adapter = sicl.Tent(lr=0.05).attach(sicl.load_model("demo"))
     anchor = Anchor(adapter.network)
-    assert not anchor.moved
     _adapted(adapter)
-    assert anchor.moved
     never = sicl.BatchNorm().attach(sicl.load_model("demo"))
     assert torch.allclose(anchor.logits(_images(64)), never(_images(64)), atol=1e-5)
     assert not torch.allclose(adapter.network(_images(64)), never(_images(64)), atol=1e-2)

@@ -14,6 +14,7 @@ import sicl
 from sicl.adapt import Adapter, Method, Moment
 from sicl.calibrate import CALIBRATORS, Calibration
 from sicl.errors import InputError, OptionError, UnsupportedModelError
+from sicl.states import same
 
 # An untrained network's mixtures or source errors may not determine a temperature; that is warned about once.
 pytestmark = pytest.mark.filterwarnings("ignore:.*cannot determine a temperature")
@@ -248,3 +249,28 @@ def test_attaching_to_something_else_says_what_is_needed() -> None:
     """A calibrator attaches to a module or an adapter only."""
     with pytest.raises(UnsupportedModelError, match=r"torch\.nn\.Module or an adapter, got str"):
         sicl.Softmax().attach("model")  # type: ignore[arg-type]
+
+
+@every_method
+@every_calibrator
+def test_warming_up_leaves_no_trace(name: str, method: str) -> None:
+    """After `warm_up` a calibrated model is in the same state and answers what it would have answered without."""
+    warm, cold = _attached(name, method), _attached(name, method)
+    for i, n in enumerate((12, 1, 12)):
+        before, picture = warm.state_dict(), _picture(warm.adapter.network)
+        warm.warm_up((n, 3, 8, 8))
+        assert same(warm.state_dict(), before)
+        _assert_same(picture, _picture(warm.adapter.network))
+        if method != "tent" or n > 1:
+            left, right = warm(images(n, seed=i)), cold(images(n, seed=i))
+            assert torch.equal(left.confidence, right.confidence)
+            assert same(left.signals, right.signals)
+
+
+def test_a_panel_warms_up_all_its_calibrators() -> None:
+    """Each has its engine chosen, and none has learnt anything."""
+    panel = sicl.Panel({"a": sicl.SICL(variants=2), "b": sicl.PseudoCal(window=16)}, small_net())
+    before = panel.state_dict()
+    panel.warm_up([4, 3, 8, 8])
+    assert same(panel.state_dict(), before)
+    assert panel.calibrations["a"].engine.name != "not chosen yet"

@@ -6,7 +6,7 @@ import copy
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Literal, TypeVar
@@ -14,14 +14,14 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from sicl.adapt._images import check_images, likely_mistake, other_size, refusals_in_words
+from sicl.adapt._images import check_images, likely_mistake, other_size, random_images, refusals_in_words
 from sicl.adapt._presets import Architecture, Preset, preset_options
 from sicl.adapt._undo import Undo
 from sicl.engine.norms import batch_norms, statistics_of
 from sicl.engine.split import check_logits, logits_of
 from sicl.errors import InputError, UnsupportedModelError
 from sicl.spec import Spec
-from sicl.states import require_state
+from sicl.states import require_state, same
 from sicl.types import SourceData
 
 When = Literal["before", "after"]
@@ -176,6 +176,30 @@ class Adapter(ABC):
                 self.count("batches", 1)
                 self.count("samples", len(images))
         return out
+
+    def warm_up(self, shape: Sequence[int], observe: Callable[[Moment], None] | None = None) -> None:
+        """Do once, on random images of a shape (N x C x H x W), what a first batch would wait for.
+
+        The update is rehearsed on a copy; `observe` sees this network, which stays as it is, as do its counters and
+        random numbers.
+
+        Raises:
+            InputError: no batch can have this shape, or not one of this network and method.
+        """
+        images = random_images(shape)
+        with self._lock, warnings.catch_warnings():
+            # What random images look like is nobody's mistake.
+            warnings.simplefilter("ignore")
+            before, warned = self.state_dict(), set(self._warned)
+            copy.deepcopy(self).step(images)
+            try:
+                self.step(images, observe, update=False)
+            finally:
+                self._warned = warned
+                self._counts = dict(before["counters"])
+                self.generator.set_state(before["generator"])
+                if not same(self.state_dict(), before):
+                    self._load(before)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of the network that predicts, as it stands."""

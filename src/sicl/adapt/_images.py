@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sicl.errors import InputError, SiclError, reason
+from sicl.errors import InputError, SiclError, is_integer, reason, shown
 from sicl.models.preprocess import channels_remedy, preprocess_of
 
 LIMIT = 1e3
@@ -51,6 +51,20 @@ def check_images(images: Any) -> tuple[float, float]:
             "largest possible value, or drop the damaged samples."
         )
     return low, high
+
+
+def random_images(shape: Any) -> Tensor:
+    """Return images of a shape, the same each time.
+
+    Raises:
+        InputError: no batch can have this shape.
+    """
+    sizes = list(shape) if isinstance(shape, list | tuple) else []
+    if len(sizes) != 4 or not all(is_integer(size) and size > 0 for size in sizes):
+        raise InputError(
+            f"`shape` must be that of a batch, N x C x H x W, as (64, 3, 32, 32), got {shown(shape)}."
+        )
+    return torch.rand(sizes, generator=torch.Generator().manual_seed(0))
 
 
 def likely_mistake(low: float, high: float) -> str | None:

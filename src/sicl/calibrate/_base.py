@@ -6,7 +6,7 @@ import copy
 import functools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,9 @@ class Calibration(ABC):
     keeps the adapter's predicted labels. Loading a state is all or nothing, for subclasses as well, and a batch
     that fails or is interrupted leaves the state as it was.
     """
+
+    rehearsals: int = 3
+    """How often a batch must come before all is ready for it: a CUDA graph is captured the second time."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -189,6 +192,15 @@ class Calibrated(_Live):
             self.adapter.step(images, lambda moment: seen.append(self.calibration.predict(moment)))
         return seen[0]
 
+    def warm_up(self, shape: Sequence[int]) -> None:
+        """Do now, on random images, what the first batches of a shape (N x C x H x W) would wait for.
+
+        That is tracing, the choice of the engine, on a GPU its tuning and capture, and for `SICL(budget_ms=...)` a
+        measurement. Neither the adapter nor what the calibration remembers or draws changes.
+        """
+        with self._lock:
+            _warm_up(self.adapter, [self.calibration], shape)
+
     def explain(self) -> str:
         """Say in words who predicts, who calibrates, which engine runs and why not a faster one."""
         named = type(getattr(self.calibration, "spec", self.calibration)).__name__
@@ -263,6 +275,11 @@ class Panel(_Live):
             self.adapter.step(images, observe)
         return out
 
+    def warm_up(self, shape: Sequence[int]) -> None:
+        """Do now what the first batches of a shape would wait for, as `Calibrated.warm_up` does, for all."""
+        with self._lock:
+            _warm_up(self.adapter, self.calibrations.values(), shape)
+
     def reset(self) -> None:
         """Return the adapter and every calibration to their start."""
         with self._lock:
@@ -292,6 +309,22 @@ class Panel(_Live):
             _load_together(
                 {**given, "adapter": state["adapter"]}, {**parts, "adapter": self.adapter}, "a panel"
             )
+
+
+def _warm_up(adapter: Adapter, calibrations: Iterable[Calibration], shape: Sequence[int]) -> None:
+    """Show calibrations random images of a shape; what they remember and warned about stays as it was."""
+
+    def observe(moment: Moment) -> None:
+        for calibration in calibrations:
+            before, warned = calibration.state_dict(), copy.copy(calibration.__dict__.get("warned"))
+            try:
+                for _ in range(calibration.rehearsals):
+                    calibration.predict(moment)
+            finally:
+                _put_back(calibration, before)
+                calibration.__dict__.update({} if warned is None else {"warned": warned})
+
+    adapter.warm_up(shape, observe)
 
 
 def as_adapter(target: nn.Module | Adapter) -> Adapter:

@@ -194,12 +194,10 @@ class Votes:
     Args:
         hard: V x N, 1 where the variant's predicted class is the label, else 0.
         soft: V x N, the variant's probability of the label.
-        top: V x N, the variant's probability of the class that it finds likeliest itself.
     """
 
     hard: Tensor
     soft: Tensor
-    top: Tensor
 
     def __len__(self) -> int:
         return len(self.soft)
@@ -214,7 +212,7 @@ class Votes:
 
     def split(self, sizes: list[int]) -> list[Votes]:
         """Return the votes of so many variants at a time."""
-        kinds = (self.hard, self.soft, self.top)
+        kinds = (self.hard, self.soft)
         return [Votes(*parts) for parts in zip(*(torch.split(kind, sizes) for kind in kinds))]
 
 
@@ -222,16 +220,14 @@ def joined(parts: list[Votes], dim: int = 0) -> Votes:
     """Return the votes of several parts, variants (0) or samples (1), as one."""
     if len(parts) == 1:
         return parts[0]
-    kinds = zip(*((part.hard, part.soft, part.top) for part in parts))
+    kinds = zip(*((part.hard, part.soft) for part in parts))
     return Votes(*(torch.cat(kind, dim) for kind in kinds))
 
 
 def count(logits: Tensor, labels: Tensor, temperature: Tensor | float = 1.0) -> Votes:
     """Return what the logits of V variants (V x N x C) say about N labels; soft votes at a temperature."""
     hard = (logits.argmax(dim=-1) == labels).float()
-    shares = (logits / temperature).float().softmax(dim=-1)
-    soft = shares.gather(-1, labels.expand(len(logits), -1).unsqueeze(-1)).squeeze(-1)
-    return Votes(hard, soft, shares.amax(dim=-1))
+    return Votes(hard, predicted_probability(logits / temperature, labels.expand(len(logits), -1)))
 
 
 def predicted_probability(logits: Tensor, labels: Tensor) -> Tensor:

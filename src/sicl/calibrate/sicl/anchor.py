@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -33,14 +32,7 @@ class Anchor:
             parameter.requires_grad_(False).grad = None
         self.adapts = any(parameter.requires_grad for parameter in live.parameters())
         """Whether the live network has parameters that may move."""
-        self._versions = [(parameter, parameter._version) for parameter in kept.values()]
-        self._has_moved = False
         self._pairs = list(zip(batch_norms(live), batch_norms(self.network)))
-
-    @property
-    def moved(self) -> bool:
-        """Whether the live network was written to since attachment (a version count: no look at values)."""
-        return self._has_moved or any(parameter._version != version for parameter, version in self._versions)
 
     def follow(self) -> nn.Module:
         """Take over the live network's modes and statistics as they are now; return the network."""
@@ -53,11 +45,3 @@ class Anchor:
     def logits(self, images: Tensor) -> Tensor:
         """Return what the anchor says about a batch."""
         return predicted_logits(self.follow(), images)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_has_moved": self.moved}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # Versions of copied tensors begin anew.
-        self.__dict__.update(state)
-        self._versions = [(parameter, parameter._version) for parameter, _ in self._versions]

@@ -17,10 +17,10 @@ from sicl.calibrate._base import Calibration
 from sicl.calibrate._memory import Recent
 from sicl.calibrate._passes import device_of, predicted_logits
 from sicl.calibrate.sicl.anchor import Anchor
-from sicl.calibrate.sicl.budget import ROUNDS, settle
-from sicl.calibrate.sicl.collapse import Guard
+from sicl.calibrate.sicl.budget import ROUNDS, Latency, ladder, settle
 from sicl.calibrate.sicl.company import Company
 from sicl.calibrate.sicl.fitted import Fitted, fit_on_source, log_odds
+from sicl.calibrate.sicl.information import POWER, Information
 from sicl.calibrate.sicl.options import Name, Options, Who
 from sicl.calibrate.sicl.questions import N_CROPS, Question
 from sicl.calibrate.sicl.say import LEARNER, WINDOW, Say
@@ -51,6 +51,8 @@ class SiclCalibration(Calibration):
         source: labelled source data to fit the map to correctness on.
     """
 
+    _bought: str
+
     def __init__(self, spec: Options, adapter: Adapter, source: SourceData | None = None) -> None:
         self.spec = spec
         self.anchor = Anchor(adapter.network)
@@ -60,16 +62,21 @@ class SiclCalibration(Calibration):
         self.witnesses = witnesses_of(spec, self.anchor, self.draws, self.graphs)
         self.poll = Poll([w.network for w in self.witnesses], self.graphs, self.generator)
         self.temper = Temper(self.generator.device, spec.seed)
-        self.guard = Guard(self.anchor)
+        self.information = Information()
         self.company = Company(spec.seed)
         self.say = Say()
         self.level = Recent(WINDOW)
+        self._bought = ""
+        self.latency = None if spec.budget_ms is None else Latency(spec.budget_ms, ladder(spec))
+        if self.latency is not None:
+            self.rehearsals = 12  # what a budget buys must be found as well
         self.fitted: Fitted | None = None
         self._possible: dict[torch.Size, set[Name]] = {}
         self.reset()
         if source is not None:
             # Graphs cost more to capture than eighteen batches give back.
-            trial = replace(spec, fitted=False, engine="twin" if spec.engine == "auto" else spec.engine)
+            engine: Any = "twin" if spec.engine == "auto" else spec.engine
+            trial = replace(spec, fitted=False, budget_ms=None, engine=engine)
             self.fitted = fit_on_source(adapter, source, lambda a: SiclCalibration(trial, a), spec.seed)
 
     @property
@@ -82,10 +89,22 @@ class SiclCalibration(Calibration):
         device = moment.images.device
         # Streams, graphs and kernels belong to the current device.
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            confidence, answers, signals = self._ask(moment)
-            if self.fitted is not None and len(answers) == len(self.witnesses):
+            with nullcontext() if self.latency is None else self.latency.spent_on(moment.images):
+                self._keep_to_budget()
+                confidence, answers, signals = self._ask(moment)
+            if self.fitted is not None and len(answers) == len(self.witnesses) and self._asks_all:
                 confidence = self.fitted(self._features(confidence, answers))
             return confidence, signals
+
+    @property
+    def _asks_all(self) -> bool:
+        return self.latency is None or self.latency.rung.names == self.latency.rungs[-1].names
+
+    def _keep_to_budget(self) -> None:
+        """Ask what the batch may cost; what was learnt from other questions does not hold for these."""
+        if self.latency is not None and self._bought != (names := ",".join(self.latency.rung.names)):
+            self.say.reset()
+            self._bought = names
 
     def features(self, moment: Moment) -> Tensor:
         """Return what the map to correctness is fitted on (N x D)."""
@@ -101,14 +120,18 @@ class SiclCalibration(Calibration):
             self.temper.observe(moment.images, labels, partial(predicted_logits, moment.network))
         votes, begun = self._poll(asked, begun, moment.images, labels)
         answers, errors, signals = self._answers(asked, votes, moment.logits, labels)
-        sure = {who: _sureness(questions, votes, signals) for who, questions in asked.items()}
-        collapse = self._collapse(asked, moment.images, labels, begun)
-        confidence, error = self._weigh(answers, errors, sure, collapse, signals)
+        self.information.observe(moment.logits, partial(self._others, asked, moment.images, begun))
+        # 1 if the network tells apart no classes where the anchor does.
+        signals["collapse"] = (1 - 1 / self.information.ratio("anchor", moment.logits)).clamp_min(0.0)
+        confidence, error = self._weigh(answers, errors, signals)
         if self.spec.relaxation == "printed":
             content = votes[asked["network"]["content"]]
             kept, doubt = 1 - content.mean(self.spec.votes), self._error(content)
             confidence, error = confidence * kept, torch.hypot(error * kept, confidence * doubt)
-        return confidence, answers, {**signals, "collapse": collapse, "error": error}
+        if self.latency is not None:
+            bought = sum(len(seen) for question, seen in votes.items() if question.name == "style")
+            signals["variants"] = torch.tensor(float(bought))
+        return confidence, answers, {**signals, "error": error}
 
     def _tempers(self, asked: Asked) -> bool:
         return self.spec.temper and self._counts_itself(asked)
@@ -118,17 +141,19 @@ class SiclCalibration(Calibration):
         return "softmax" in self.spec.members or not asked["network"]
 
     def _features(self, confidence: Tensor, answers: Answers) -> Tensor:
-        """Log-odds of the confidence and of every answer, and their means over the recent stream."""
+        """Log-odds of the confidence and of every answer, and the mean of the first over the recent stream."""
         rows = log_odds(torch.cat([confidence.unsqueeze(0), *answers.values()]).T)
-        self.level.add(rows)
-        means = self.level.values().mean(dim=0)
-        return torch.cat([rows, means.expand_as(rows)], dim=1)
+        self.level.add(rows[:, :1])
+        level = self.level.values().mean(dim=0)
+        return torch.cat([rows, level.expand(len(rows), 1)], dim=1)
 
     def _whom(self, images: Tensor, labels: Tensor) -> tuple[Asked, dict[Engine, Begun]]:
         """Whom to ask what, and the batch as those have begun it that need company for it."""
         dependent = any(witness.in_company is not None for witness in self.witnesses)
         company = self.company.beside(images, labels) if dependent else None
         possible = self._can_be_asked(images)
+        if self.latency is not None:
+            possible = possible & set(self.latency.rung.names)
         begun: dict[Engine, Begun] = {}
         asked: Asked = {}
         for witness in self.witnesses:
@@ -136,7 +161,7 @@ class SiclCalibration(Calibration):
             if witness.name == "batch" and (company is not None) != (len(images) < SMALL_BATCH):
                 continue
             asked[witness.name] = witness.questions
-            if witness.in_company is None or company is None:
+            if witness.in_company is None or company is None or not possible:
                 continue
             try:
                 begun |= witness.begin_in_company(images, company)
@@ -179,7 +204,13 @@ class SiclCalibration(Calibration):
         if not asks:
             return {}, begun
         adaptive, one = self.spec.variants == "adaptive", torch.ones((), device=labels.device)
-        wanted = [ask.question for ask in asks] if adaptive else list(asked.get("anchor", {}).values())
+        others = [
+            question
+            for who, questions in asked.items()
+            if who != "network"
+            for question in questions.values()
+        ]
+        wanted = [ask.question for ask in asks] if adaptive else others
         polled = self.poll(
             asks,
             images,
@@ -206,6 +237,8 @@ class SiclCalibration(Calibration):
 
     def _counts(self, witnesses: int) -> dict[Name, int]:
         """How many variants each question begins with, for each witness."""
+        if self.latency is not None:
+            return self.latency.rung.counts
         content = self.spec.content_variants
         if self.spec.variants == "adaptive":
             style = content = ROUNDS[0]
@@ -241,21 +274,15 @@ class SiclCalibration(Calibration):
             answers[witness], errors[witness] = torch.stack(rows), torch.stack(doubts)
         return answers, errors, signals
 
-    def _weigh(
-        self, answers: Answers, errors: Answers, sure: dict[Who, Tensor], collapse: Tensor, signals: Signals
-    ) -> tuple[Tensor, Tensor]:
+    def _weigh(self, answers: Answers, errors: Answers, signals: Signals) -> tuple[Tensor, Tensor]:
         """Return the mean of all answers, by how much say each has, and its standard error."""
         if self.spec.say == "equal":
             rows, doubts = torch.cat(list(answers.values())), torch.cat(list(errors.values()))
             return rows.mean(dim=0), doubts.square().sum(dim=0).sqrt() / len(rows)
-        self.say.observe(answers, sure)
+        self.say.observe(answers)
         shares, says = zip(*map(self.say.weights, answers))
-        say = torch.stack(says)
-        if "anchor" in answers:
-            kept = torch.stack(
-                [LEARNER * (1 - collapse) if who == "network" else 1 + 0 * collapse for who in answers]
-            )
-            say = say * kept
+        kept = [self._kept(who, "anchor" in answers, signals["collapse"]) for who in answers]
+        say = torch.stack(says) * torch.stack(kept)
         say = say / say.sum()
         signals |= {f"say_{name}": weight for name, weight in zip(answers, say)}
         confidence, variance = 0.0 * signals["softmax"], 0.0 * signals["softmax"]
@@ -264,18 +291,27 @@ class SiclCalibration(Calibration):
             variance = variance + (weight * share).square() @ errors[name].square()
         return confidence, variance.sqrt()
 
-    def _collapse(self, asked: Asked, images: Tensor, labels: Tensor, begun: dict[Engine, Begun]) -> Tensor:
-        """How far the network has collapsed beside the anchor."""
-        if self.spec.relaxation != "guard":
-            return labels.new_zeros((), dtype=torch.float32)
+    def _kept(self, who: Who, anchored: bool, collapse: Tensor) -> Tensor:
+        """What a witness keeps of its say: by how many classes it tells apart beside another."""
+        if who == "batch":
+            return self.information.ratio(who, collapse) ** POWER
+        if who == "network" and anchored:
+            return LEARNER * (1 - collapse) ** (POWER if self.spec.relaxation == "guard" else 0)
+        return torch.ones_like(collapse)
 
-        def anchored() -> Tensor:
+    def _others(self, asked: Asked, images: Tensor, begun: dict[Engine, Begun]) -> dict[Who, Tensor]:
+        """What the other witnesses predict for a batch, and the anchor of every network that adapts."""
+        if self.spec.say == "equal" and self.spec.relaxation != "guard":
+            return {}
+        found: dict[Who, Tensor] = {}
+        for who, questions in asked.items():
             # An engine that has the batch begun has most of the way behind it.
-            engines = [question.engine for question in asked.get("anchor", {}).values()]
-            engine = next((engine for engine in engines if engine in begun), None)
-            return self.anchor.logits(images) if engine is None else engine.logits(begun[engine])
-
-        return self.guard.observe(labels, anchored)
+            engine = next((q.engine for q in questions.values() if q.engine in begun), None)
+            if who != "network" and engine is not None:
+                found[who] = engine.logits(begun[engine])
+        if "anchor" not in found and self.anchor.adapts:
+            found["anchor"] = self.anchor.logits(images)
+        return found
 
     def _error(self, votes: Votes) -> Tensor:
         """The standard error of each sample's mean vote; an adaptive budget gives pairs already."""
@@ -285,37 +321,34 @@ class SiclCalibration(Calibration):
     def reset(self) -> None:
         """Forget the recent batches and start the noise anew."""
         self.generator.manual_seed(self.spec.seed)
-        for part in (self.company, self.guard, self.temper, self.say):
+        for part in (self.company, self.information, self.temper, self.say):
             part.reset()
         self.draws.styles.clear()
         self.level.clear()
+        self._bought = ""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the noise's state and the recent batches."""
         return {
             "generator": self.generator.get_state(),
             "styles": self.draws.styles.state_dict(),
-            "guard": self.guard.state_dict(),
+            "information": self.information.state_dict(),
             "temper": self.temper.state_dict(),
             "company": self.company.state_dict(),
             "say": self.say.state_dict(),
             "level": self.level.state_dict(),
             "fitted": None if self.fitted is None else self.fitted.state_dict(),
+            **({} if self.latency is None else {"bought": self._bought}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state that `state_dict` gave."""
         self.generator.set_state(state["generator"])
         self.draws.styles.load_state_dict(state["styles"])
-        self.guard.load_state_dict(state["guard"])
+        self.information.load_state_dict(state["information"])
         self.temper.load_state_dict(state["temper"])
         self.company.load_state_dict(state["company"])
         self.say.load_state_dict(state["say"])
         self.level.load_state_dict(state["level"])
+        self._bought = state.get("bought", "")
         self.fitted = None if state["fitted"] is None else Fitted(**state["fitted"])
-
-
-def _sureness(questions: dict[Name, Question], votes: dict[Question, Votes], signals: Signals) -> Tensor:
-    """How sure a witness is of each sample, whatever it takes it for: over all that is asked of it."""
-    tops = [votes[question].top.mean(dim=0) for question in questions.values()]
-    return torch.stack(tops).mean(dim=0) if tops else signals["softmax"]

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sicl.calibrate.sicl.collapse import effective_classes
 from sicl.calibrate.sicl.variants import SMALL_BATCH
 
 SIZE = 128
@@ -103,3 +102,10 @@ class Company:
         self._generator.set_state(state["generator"])
         self._images, self._labels = state["images"], list(state["labels"])
         self._batches, self._mixed = state["batches"], state["mixed"]
+
+
+def effective_classes(labels: Tensor) -> Tensor:
+    """Return exp(entropy) of the labels' histogram: how many classes are really in use."""
+    share = torch.bincount(labels).float() / len(labels)
+    effective: Tensor = torch.special.entr(share).sum().exp()
+    return effective

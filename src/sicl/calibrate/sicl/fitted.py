@@ -36,8 +36,9 @@ class Trial(Protocol):
 class Fitted:
     """P(right) = sigmoid(w . x + c), a logistic regression on the answers.
 
-    x are the log-odds of the label-free confidence and of every answer, and their means over the recent stream, which
-    tell how hard it is. A ridge pulls w toward the label-free confidence alone, so little data changes little.
+    x are the log-odds of the label-free confidence and of every answer, and the mean of the first over the recent
+    stream, which tells how hard it is. A ridge pulls w toward the label-free confidence alone, so little data changes
+    little.
 
     Args:
         centre: of the features.

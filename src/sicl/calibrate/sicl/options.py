@@ -28,6 +28,7 @@ class Options(Spec):
     fitted: bool = False
     variants: int | Literal["adaptive"] = 8
     content_variants: int = 8
+    budget_ms: float | None = None
     votes: Literal["hard", "soft"] = "soft"
     style: Literal["gaussian", "mixstyle", "swap"] = "swap"
     delta: Literal["channel", "global"] = "channel"
@@ -53,7 +54,12 @@ class Options(Spec):
             style_scale=self.style_scale,
             content_scale=self.content_scale,
             mixstyle_alpha=self.mixstyle_alpha,
+            budget_ms=1.0 if self.budget_ms is None else self.budget_ms,
         )
+        if self.budget_ms is not None and self.variants == "adaptive":
+            raise OptionError(
+                '`variants` "adaptive" and `budget_ms` both say how many variants to take; leave one out.'
+            )
         self.engine_options()
         if not self.members:
             raise OptionError(f"`members` must name at least one of {', '.join(NAMES)}, got none.")

@@ -1,4 +1,4 @@
-"""How much each vote counts: a witness whose answers agree with each other on the stream knows something."""
+"""How much each answer counts: those that agree with a witness's other answers on the stream know something."""
 
 from __future__ import annotations
 
@@ -24,13 +24,9 @@ class Say:
 
     A wrong prediction survives one question and fails the next; a right one survives them all. So where answers
     carry information about correctness they go up and down together, from sample to sample, and where they do not
-    (a question that destroys everything or nothing, a network by statistics that do not fit) they are unrelated.
-    The agreement of a question is its mean correlation r with the other questions put to the same witness: within a
-    witness, answers count by r; witnesses count by the square of the odds r / (1 - r) of their mean.
-
-    The network by its own statistics and by the batch's has the same parameters, so how sure it is in both cases can be
-    compared too: statistics that do not fit make it less sure, question after question. The batch's say is multiplied
-    by the square of the ratio of the odds p / (1 - p), p being the mean probability of the likeliest class.
+    (a question that destroys everything or nothing) they are unrelated. The agreement of a question is its mean
+    correlation r with the other questions put to the same witness: within a witness, answers count by r; witnesses
+    count by the square of the odds r / (1 - r) of their mean.
     """
 
     def __init__(self) -> None:
@@ -39,49 +35,28 @@ class Say:
     def reset(self) -> None:
         """Forget the recent answers."""
         self._recent: dict[Who, Recent] = {}
-        self._sure: dict[Who, Recent] = {}
 
-    def observe(self, answers: dict[Who, Tensor], sure: dict[Who, Tensor]) -> None:
-        """Take the answers to a batch: by witness, Q questions x N samples; and how sure each witness was (N)."""
+    def observe(self, answers: dict[Who, Tensor]) -> None:
+        """Take the answers to a batch: by witness, Q questions x N samples."""
         for name, votes in answers.items():
             self._recent.setdefault(name, Recent(WINDOW)).add(votes.T)
-            self._sure.setdefault(name, Recent(WINDOW)).add(sure[name])
 
     def weights(self, name: Who) -> tuple[Tensor, Tensor]:
         """Return how the questions to a witness count (Q, in all 1), and how much the witness does (one number)."""
-        seen = self._recent[name].values()
-        agreement = agreements(seen)
+        agreement = agreements(self._recent[name].values())
         share = agreement / agreement.sum()
-        say = odds((share * agreement).sum()).square()
-        if name == "batch":
-            mine, theirs = (odds(self._sure[who].values().mean()) for who in ("batch", "network"))
-            # A few samples are not believed at once.
-            say = say * (mine / theirs) ** (2 * len(seen) / (len(seen) + DOUBT))
-        return share, say
+        mean = (share * agreement).sum()
+        return share, (mean / (1 - mean)).square()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[Who, Any]:
         """Return the recent answers."""
-        parts = {"answers": self._recent, "sure": self._sure}
-        return {
-            part: {name: recent.state_dict() for name, recent in kept.items()} for part, kept in parts.items()
-        }
+        return {name: recent.state_dict() for name, recent in self._recent.items()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[Who, Any]) -> None:
         """Take over a state that `state_dict` gave."""
-        self._recent, self._sure = (_loaded(state[part]) for part in ("answers", "sure"))
-
-
-def _loaded(state: dict[Who, Any]) -> dict[Who, Recent]:
-    kept = {name: Recent(WINDOW) for name in state}
-    for name, recent in kept.items():
-        recent.load_state_dict(state[name])
-    return kept
-
-
-def odds(probability: Tensor) -> Tensor:
-    """Return p / (1 - p), of a probability kept away from 0 and 1."""
-    p = probability.clamp(1e-3, 0.999)
-    return p / (1 - p)
+        self._recent = {name: Recent(WINDOW) for name in state}
+        for name, recent in self._recent.items():
+            recent.load_state_dict(state[name])
 
 
 def agreements(answers: Tensor) -> Tensor:

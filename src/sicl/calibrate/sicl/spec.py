@@ -39,6 +39,10 @@ class SICL(Options, Calibrator):
         variants: style variants a batch (the paper's N), shared between the witnesses; "adaptive": 4 to 20 each, as
             many as a sample's confidence needs to settle (content variants too).
         content_variants: content variants a batch, where they are needed.
+        budget_ms: milliseconds that calibration may take a batch, beside the network's own prediction: as many variants
+            as fit (`signals["variants"]` says how many), fewer questions if a single one does not, the softmax alone at
+            the least. What fits is measured on the batches before, so confidences then depend on the machine. None:
+            `variants` and `content_variants`, whatever they take.
         votes: "hard": share of variants with the same class (printed); "soft": their mean probability of it.
         style: "gaussian" noise on the statistics (printed), the style of another sample of the batch ("swap"),
             or a random mixture with it ("mixstyle").

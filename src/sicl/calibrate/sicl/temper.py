@@ -15,8 +15,8 @@ from sicl.engine.variants import predicted_probability
 
 EVERY = 4
 """Mixed images are looked at every fourth batch, and more often at the start."""
-MEMORY = 0.9
-"""What a look counts at the next one."""
+MEMORY = 0.9 ** (1 / 64)
+"""What mixed images count when one more is looked at: those of some ten batches of 64, in batches of any size."""
 _LOG_TEMPERATURES = [-1.2 + 0.15 * i for i in range(17)]
 
 
@@ -62,8 +62,9 @@ class Temper:
         scaled = logits / self._grid.exp().view(-1, 1, 1)
         chosen = scaled.gather(2, labels.view(1, -1, 1).expand(len(self._grid), -1, 1)).squeeze(2)
         loss = scaled.logsumexp(dim=2) - chosen
-        self._loss = MEMORY * self._loss + loss @ different
-        self._count = MEMORY * self._count + different.sum()
+        kept = MEMORY ** len(images)
+        self._loss = kept * self._loss + loss @ different
+        self._count = kept * self._count + different.sum()
         enough = self._count >= FEWEST
         self.temperature = torch.where(enough, lowest(self._grid, self._loss).exp(), 1.0)
 

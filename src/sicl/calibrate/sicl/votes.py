@@ -159,7 +159,7 @@ def paired(votes: Votes) -> Votes:
     if len(votes) % 2 or len(votes) < 4:
         return votes
     half = (2, len(votes) // 2, -1)
-    return Votes(*(kind.view(half).mean(dim=0) for kind in (votes.hard, votes.soft, votes.top)))
+    return Votes(*(kind.view(half).mean(dim=0) for kind in (votes.hard, votes.soft)))
 
 
 def standard_error(votes: Votes, kind: Literal["hard", "soft"]) -> Tensor:
