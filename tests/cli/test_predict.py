@@ -226,7 +226,7 @@ def test_a_link_to_nothing_is_listed(tmp_path: Path) -> None:
     """What looks like a picture and is none gets its row."""
     (tmp_path / "gone.png").symlink_to(tmp_path / "nothing.png")
     assert find_pictures(tmp_path) == ["gone.png"]
-    with pytest.raises(DataError, match="gone.png cannot be read"):
+    with pytest.raises(DataError, match=r"gone\.png cannot be read"):
         open_picture(tmp_path / "gone.png")
 
 

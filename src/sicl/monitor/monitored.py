@@ -248,8 +248,8 @@ class Monitored:
         except Exception as error:
             self._load(before)
             raise InputError(
-                f"`state` does not fit this model ({reason(error).rstrip('.:')}); attach the monitor to the model it was "
-                "saved from."
+                f"`state` does not fit this model ({reason(error).rstrip('.:')}); attach the monitor to the model "
+                "it was saved from."
             ) from error
 
     def _load(self, state: dict[str, Any]) -> None:
