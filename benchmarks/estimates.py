@@ -133,10 +133,10 @@ def windows(row: dict[str, Any], name: str) -> np.ndarray:
     return np.array([abs(said[s : s + WINDOW].mean() - right[s : s + WINDOW].mean()) for s in starts])
 
 
-def realised(row: dict[str, Any], name: str, risk: float, caution: float = 1.0) -> tuple[float, float]:
+def realised(row: dict[str, Any], name: str, risk: float, delta: float | None) -> tuple[float, float]:
     """Return (error rate, share) of what is accepted at a promised risk; 0 where nothing is."""
     confidence, right = np.array(row["confidence"][name]), np.array(row["right"], float)
-    taken = confidence >= expected_threshold(torch.from_numpy(confidence), risk, caution=caution)
+    taken = confidence >= expected_threshold(torch.from_numpy(confidence), risk, delta=delta)
     return (float(1 - right[taken].mean()) if taken.any() else 0.0), float(taken.mean())
 
 
@@ -147,9 +147,9 @@ def summary(streams: list[dict[str, Any]], name: str) -> dict[str, Any]:
     if name == "aetta":
         return told
     for risk in RISKS:
-        for caution in (1.0, 5 / 3):
-            found = np.array([realised(row, name, risk, caution) for row in streams])
-            told[f"risk {risk:g}" + (", caution 5/3" if caution > 1 else "")] = {
+        for delta in (None, 0.1):
+            found = np.array([realised(row, name, risk, delta) for row in streams])
+            told[f"risk {risk:g}" + ("" if delta is None else f", delta {delta:g}")] = {
                 "realised": 100 * found[:, 0].mean(),
                 "nine_in_ten": 100 * np.quantile(found[:, 0], 0.9),
                 "kept": 100 * (found[:, 0] <= risk + SLACK).mean(),

@@ -22,8 +22,8 @@ from sicl.bench.tables.names import calibrator_name
 from sicl.bench.tables.svg import Frame, Scale, number, spread_labels, tag, text
 
 RISKS = (0.05, 0.1, 0.2)
-CAUTION = 5 / 3
-SHOWN = (("softmax", 1.0), ("mc_dropout", 1.0), ("pseudocal", 1.0), ("sicl", 1.0), ("sicl", CAUTION))
+DELTA = 0.1
+SHOWN = (("softmax", None), ("mc_dropout", None), ("pseudocal", None), ("sicl", None), ("sicl", DELTA))
 
 
 def window_errors(record: Record, calibrator: str) -> np.ndarray:
@@ -32,18 +32,19 @@ def window_errors(record: Record, calibrator: str) -> np.ndarray:
     return np.abs(np.array(over["confidence"]) - np.array(over["accuracy"]))
 
 
-def realised(record: Record, calibrator: str, risk: float) -> tuple[float, float]:
+def realised(record: Record, calibrator: str, risk: float, delta: float | None = None) -> tuple[float, float]:
     """Return (realised risk, coverage) of what is accepted at a promised risk; NaN where nothing is."""
     part = record.calibrators[calibrator]
     bins = {key: np.array(part["reliability"][key])[::-1] for key in ("count", "confidence")}
     seen = bins["count"].cumsum()
     doubt = (bins["count"] * (1 - bins["confidence"])).cumsum() / np.maximum(seen, 1)
-    fits = np.flatnonzero((doubt <= risk) & (seen > 0))
+    sure = True if delta is None else seen * divergence(risk, doubt) >= -np.log(delta)
+    fits = np.flatnonzero((doubt <= risk) & (seen > 0) & sure)
     if not len(fits):
         return float("nan"), 0.0
     last = int(fits[-1])
     coverage = float(seen[last] / seen[-1])
-    if last + 1 < len(seen) and seen[last + 1] > seen[last]:
+    if delta is None and last + 1 < len(seen) and seen[last + 1] > seen[last]:
         # Within the next bin all samples are taken to have its mean confidence.
         worse = 1 - bins["confidence"][last + 1]
         extra = (risk - doubt[last]) * seen[last] / max(worse - risk, 1e-9)
@@ -52,18 +53,24 @@ def realised(record: Record, calibrator: str, risk: float) -> tuple[float, float
     return float(np.interp(coverage, curve["coverage"], curve["risk"])), coverage
 
 
+def divergence(p: float, q: np.ndarray) -> np.ndarray:
+    """Return KL(p | q) of coins."""
+    q = q.clip(1e-12, 1 - 1e-12)
+    return p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
+
+
 def rows(records: Sequence[Record]) -> list[dict[str, object]]:
     """Return one row a calibrator."""
     table = []
-    for name, caution in SHOWN:
+    for name, delta in SHOWN:
         own = [record for record in records if record.status == "done" and name in record.calibrators]
         if not own:
             continue
         errors = np.concatenate([window_errors(record, name) for record in own])
-        row: dict[str, object] = {"calibrator": name, "caution": caution, "streams": len(own)}
+        row: dict[str, object] = {"calibrator": name, "delta": delta, "streams": len(own)}
         row |= {"estimate_error": float(errors.mean()), "within_5": float((errors <= 0.05).mean())}
         for risk in RISKS:
-            found = np.array([realised(record, name, risk / caution) for record in own])
+            found = np.array([realised(record, name, risk, delta) for record in own])
             kept = np.nan_to_num(found[:, 0], nan=0.0) <= risk + 0.01
             row[f"{risk:g}"] = {
                 "realised": float(np.nanmean(found[:, 0])) if np.isfinite(found[:, 0]).any() else None,
@@ -118,7 +125,7 @@ def show(table: Sequence[dict[str, object]]) -> str:
     heads += [f"at {risk:.0%}: realised (9 of 10), kept, accepted" for risk in RISKS]
     lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     for row in table:
-        careful = ", caution 5/3" if row["caution"] != 1.0 else ""
+        careful = "" if row["delta"] is None else f", `delta={row['delta']:g}`"
         cells = [calibrator_name(str(row["calibrator"])) + careful, str(row["streams"])]
         cells += [
             f"{100 * float(str(row['estimate_error'])):.1f}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -134,3 +136,29 @@ def test_sets_are_the_smallest_that_reach_the_coverage() -> None:
 def test_the_expected_threshold_of_nobody_is_infinite() -> None:
     """An empty batch accepts nobody."""
     assert expected_threshold(torch.empty(0), 0.1) == float("inf")
+
+
+def test_with_delta_the_accepted_rarely_err_more_than_promised() -> None:
+    """Of calibrated confidences, at most one batch in ten exceeds the risk; in the mean alone, nearly half do."""
+    generator = torch.Generator().manual_seed(0)
+    exceeded = {None: 0, 0.1: 0}
+    accepted = dict.fromkeys(exceeded, 0)
+    for _ in range(300):
+        confidence = 1 - 0.3 * torch.rand(128, generator=generator, dtype=torch.float64)
+        wrong = torch.rand(128, generator=generator, dtype=torch.float64) > confidence
+        for delta in exceeded:
+            taken = confidence >= expected_threshold(confidence, 0.1, delta=delta)
+            accepted[delta] += int(taken.sum())
+            exceeded[delta] += bool(taken.any()) and float(wrong[taken].double().mean()) > 0.1
+    assert exceeded[0.1] <= 30 < 90 < exceeded[None]
+    assert 0 < accepted[0.1] < accepted[None]
+
+
+def test_a_smaller_delta_accepts_fewer_and_a_few_samples_nothing() -> None:
+    """Certainty costs acceptance; ten samples can never promise one error in twenty."""
+    confidence = torch.linspace(0.8, 1.0, 4000, dtype=torch.float64)
+    thresholds = [expected_threshold(confidence, 0.05, delta=delta) for delta in (None, 0.3, 0.1, 0.01)]
+    assert thresholds == sorted(thresholds)
+    assert len(set(thresholds)) == 4
+    assert expected_threshold(torch.full((10,), 0.999), 0.05, delta=0.1) == math.inf
+    assert expected_threshold(torch.ones(100), 0.05, delta=0.1) == 1.0

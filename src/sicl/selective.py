@@ -23,25 +23,39 @@ def require_share(**values: float) -> None:
             raise OptionError(f"`{name}` must lie between 0 and 1, both excluded; got {value!r}.")
 
 
-def expected_threshold(confidence: Tensor, risk: float, *, caution: float = 1.0) -> float:
+def expected_threshold(
+    confidence: Tensor, risk: float, *, caution: float = 1.0, delta: float | None = None
+) -> float:
     """Return the lowest threshold at which the accepted are expected to err at most at `risk`, else inf.
 
     If each confidence is the chance of being right, 1 - confidence is the chance of an error, and the expected
-    error rate of the accepted is its mean over them. Equal confidences are accepted together.
+    error rate of the accepted is its mean q over them. Equal confidences are accepted together. A few accepted may err
+    more often than expected: of m, more than a share `risk` > q is wrong with probability at most exp(-m KL(risk | q))
+    (Hoeffding, 1963); with `delta` that probability is at most `delta`.
 
     Args:
         confidence: N.
         risk: the error rate allowed among the accepted.
         caution: how many times each doubt counts; above 1 where calibration is not trusted to the letter.
+        delta: how often these accepted may err more often than at `risk`; None: in the mean they may not.
     """
     if not caution >= 1:
         raise OptionError(f"`caution` must be >= 1, got {caution!r}.")
     ordered = confidence.detach().double().cpu().sort(descending=True).values
-    errors = caution * (1 - ordered).cumsum(0)
-    accepted = errors.new_tensor(range(1, len(ordered) + 1))
+    accepted = ordered.new_tensor(range(1, len(ordered) + 1))
+    doubt = caution * (1 - ordered).cumsum(0) / accepted
+    fits = doubt <= risk + 1e-12
+    if delta is not None:
+        fits &= accepted * _divergence(risk, doubt) >= -math.log(delta)
     last_of_tie = ordered.diff(append=ordered.new_tensor([-1.0])) != 0
-    kept = ((errors <= risk * accepted + 1e-12) & last_of_tie).nonzero().flatten()
+    kept = (fits & last_of_tie).nonzero().flatten()
     return float(ordered[kept[-1]]) if len(kept) else math.inf
+
+
+def _divergence(p: float, q: Tensor) -> Tensor:
+    """Return KL(p | q) of coins, in nats."""
+    q = q.clamp(1e-12, 1 - 1e-12)
+    return p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
 
 
 def bounded_threshold(confidence: Tensor, correct: Tensor, *, risk: float, delta: float) -> float:

@@ -70,21 +70,23 @@ class Prediction:
         risk: float | None = None,
         caution: float = 1.0,
         labelled: tuple[Tensor, Tensor] | None = None,
-        delta: float = 0.05,
+        delta: float | None = None,
     ) -> Tensor:
         """Return a boolean mask of the samples to act on.
 
         With `threshold`: those whose confidence reaches it. With `risk`: as many as can be accepted while their
-        expected error rate, by the calibrated confidence alone, is at most `risk`; with `labelled` samples the
-        bound holds with probability 1 - `delta` for samples like those, whatever the confidence is worth. While a
-        monitor is alarmed, `risk` accepts nothing and warns why.
+        expected error rate, by the calibrated confidence alone, is at most `risk`; with `delta`, while their own error
+        rate exceeds it with probability `delta` at most. With `labelled` samples the bound holds with probability
+        1 - `delta` for samples like those, whatever the confidence is worth. While a monitor is alarmed, `risk`
+        accepts nothing and warns why.
 
         Args:
             threshold: in [0, 1].
             risk: the error rate allowed among the accepted, between 0 and 1.
             caution: how many times each doubt counts, 1 or more; without labels only.
             labelled: (confidence, correct) of samples like these.
-            delta: how often the bound from labelled samples may fail.
+            delta: how often the accepted may err more often than at `risk`. None: without labels the risk holds in
+                the mean, with labels 0.05.
 
         Raises:
             OptionError: not exactly one of `threshold` and `risk` is given, or a value is out of range.
@@ -94,13 +96,15 @@ class Prediction:
             return self.confidence >= threshold
         if threshold is not None or risk is None:
             raise OptionError("`accept` needs either a `threshold` or a `risk`; give exactly one of them.")
-        require_share(risk=risk, delta=delta)
+        require_share(risk=risk, delta=0.05 if delta is None else delta)
         if self.alarm:
             warnings.warn(f"Nothing is accepted at a promised risk: {self.alarm}", AlarmWarning, stacklevel=2)
             return self.confidence > 1
         if labelled is None:
             # Compared as it was sorted: a float32 threshold must find its own sample again.
-            return self.confidence.double() >= expected_threshold(self.confidence, risk, caution=caution)
+            lowest = expected_threshold(self.confidence, risk, caution=caution, delta=delta)
+            return self.confidence.double() >= lowest
+        delta = 0.05 if delta is None else delta
         return self.confidence.double() >= bounded_threshold(*labelled, risk=risk, delta=delta)
 
     @property

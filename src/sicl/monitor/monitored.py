@@ -103,6 +103,7 @@ class Monitored:
         self.detector = Detector(spec.false_alarms)
         self._tap = FeatureTap(trusted.adapter.network)
         self._broken: set[int] = set()
+        self._classes = 0
         self._source: Reference | None = None
         self._start_again()
         if source is not None:
@@ -148,6 +149,10 @@ class Monitored:
     def __call__(self, images: Tensor) -> Prediction:
         """Predict a batch, watch, and act as the policy says if an alarm goes."""
         good = _finite(images)
+        if good is not None and not bool(good.any()):
+            if self._classes:
+                return self._none_of(images)
+            good = None  # How many classes there are is not known yet: the classifier says what is wrong.
         features, out = self._predict(images if good is None else images[good])
         first, self.seen = self.seen, self.seen + len(images)
         self._remember(out if good is None else _spread(out, good), first)
@@ -156,6 +161,14 @@ class Monitored:
             out = _spread(out, good)
         self._watch(features, out if good is None else _only(out, good))
         return replace(out, alarm=self.alarm)
+
+    def _none_of(self, images: Tensor) -> Prediction:
+        """Return a prediction of which nothing is known; only the count goes on."""
+        first, self.seen = self.seen, self.seen + len(images)
+        self._emit("bad_images", n=len(images), first=first)
+        labels = torch.full((len(images),), UNREAD_LABEL, device=images.device)
+        nothing = torch.zeros(len(images), self._classes, device=images.device)
+        return Prediction(labels, nothing.amax(dim=1), nothing, alarm=self.alarm)
 
     @_one_at_a_time
     def warm_up(self, shape: Sequence[int]) -> None:
@@ -296,6 +309,7 @@ class Monitored:
         adapting = learn and not (self.alarmed and self.spec.policy == "freeze")
         with self._tap.open():
             self.trusted.adapter.step(images, observe, update=adapting)
+        self._classes = seen[0][1].logits.shape[1]
         return seen[0]
 
     def _learn(self, source: SourceData) -> Reference:
@@ -443,11 +457,16 @@ _COLUMN = {"accuracy": "confidence", "familiarity": "familiarity", "collapse": "
 
 
 def _finite(images: Tensor) -> Tensor | None:
-    """Return which images are whole if only some are; None leaves the judgement to the classifier."""
-    if not isinstance(images, Tensor) or images.ndim != 4 or len(images) < 2:
+    """Return which images are whole if some are not; None leaves the judgement to the classifier."""
+    if (
+        not isinstance(images, Tensor)
+        or images.ndim != 4
+        or not images.is_floating_point()
+        or not len(images)
+    ):
         return None
     good = torch.isfinite(images.flatten(1).sum(dim=1, dtype=torch.float32))
-    return good if bool(good.any()) and not bool(good.all()) else None
+    return None if bool(good.all()) else good
 
 
 def _spread(out: Prediction, good: Tensor) -> Prediction:

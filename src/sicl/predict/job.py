@@ -119,12 +119,8 @@ def run_job(job: FolderJob, progress: Progress | None = None) -> Outcome:
         progress(len(files), len(files))
     rows = [_with_truth(row, names[truth[row.file]] if row.file in truth else "") for row in rows]
     facts = {"labels": how, "seconds": round(time.perf_counter() - started, 1), "version": sicl.__version__}
-    described = {
-        **{k: v for k, v in asdict(job).items() if v is not None},
-        "n_classes": n_classes,
-        "called": job.called,
-        **facts,
-    }
+    facts |= {"n_classes": n_classes, "called": job.called}
+    described = {**{k: v for k, v in asdict(job).items() if v is not None}, **facts}
     return Outcome.of(
         rows,
         job.risk,
