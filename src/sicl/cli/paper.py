@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -19,7 +18,6 @@ from sicl.cli.bench import (
     DryRun,
     ExecutorName,
     Gpus,
-    Launch,
     Out,
     PlanName,
     Predictions,
@@ -27,6 +25,7 @@ from sicl.cli.bench import (
     RetryFailed,
     Threads,
     Workers,
+    launch,
 )
 
 app = typer.Typer(help="Reproduce the paper's tables and figures.", no_args_is_help=True)
@@ -56,7 +55,7 @@ def list_presets() -> None:
     from rich.text import Text
 
     from sicl.bench.paper.presets import ALIASES, PRESETS
-    from sicl.bench.run.progress import make_console
+    from sicl.bench.run.live import make_console
 
     table = Table(box=None, show_header=False)
     for name, preset in PRESETS.items():
@@ -97,12 +96,10 @@ def run(
     dry_run: DryRun = False,
 ) -> None:
     """Run a table or figure, and put our numbers beside the paper's."""
-    how = (executor, workers, address, gpus, cpus, retries, cell_timeout)
-    narrow = {"datasets": datasets, "models": models, "methods": methods, "corruptions": corruptions}
-    lists = {key: _split(text) for key, text in narrow.items()}
+    options = locals()
+    lists = {key: _split(options[key]) for key in ("datasets", "models", "methods", "corruptions")}
     size = {"seeds": _numbers(seeds), "n": n, "batch_size": batch_size}
-    choice = {"weights": weights, "quick": quick, **lists, **size}
-    _run(name, choice, out, Launch(data, device, *how, threads, predictions, cache, retry_failed), dry_run)
+    _run(name, {"weights": weights, "quick": quick, **lists, **size}, options)
 
 
 @app.command()
@@ -139,23 +136,23 @@ def claims(
         typer.echo(f"Wrote {path}.")
 
 
-def _run(name: str, options: dict[str, Any], out: Path | None, launch: Launch, dry_run: bool) -> None:
+def _run(name: str, choice: dict[str, Any], options: Mapping[str, Any]) -> None:
     from sicl.bench.paper.presets import PRESETS, Choice, presets_of
-    from sicl.bench.run.live import show_plan
+    from sicl.bench.run.live import run_live, show_plan
 
     parts = presets_of(name)
-    plans = {part: PRESETS[part].plan(part, Choice(**options)) for part in parts}
-    if dry_run:
+    plans = {part: PRESETS[part].plan(part, Choice(**choice)) for part in parts}
+    if options["dry_run"]:
         for plan in plans.values():
             show_plan(plan)
         return
     from sicl.bench.paper.show import show_preset
 
     failed = 0
-    whole = out or Path("runs") / (plans[parts[0]].name if len(parts) == 1 else name)
+    whole = options["out"] or Path("runs") / (plans[parts[0]].name if len(parts) == 1 else name)
     for part, folder in _places(parts, whole):
-        keep = launch.predictions or PRESETS[part].predictions
-        result = replace(launch, predictions=keep).run(plans[part], folder)
+        keep = options["predictions"] or PRESETS[part].predictions
+        result = run_live(plans[part], folder, **launch({**options, "predictions": keep}))
         shown = show_preset(part, result.records, folder)
         _report(part, result.records, folder, shown.drawing, len(plans[part]))
         failed += len(result.failed)

@@ -9,7 +9,7 @@ import tempfile
 import zlib
 from pathlib import Path, PurePosixPath
 
-from sicl.data.limits import MOST_BYTES
+from sicl.data.files import MOST_BYTES
 from sicl.errors import DataError, reason
 
 MOST_EXPANSION = 100

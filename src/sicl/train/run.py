@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from sicl.errors import OptionError
 from sicl.models.checkpoint import save_checkpoint
 from sicl.train.loop import EpochReport, Labelled, TrainResult, fit
 from sicl.train.spec import TrainSpec
-
-
-def split_indices(n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the training and the validation indices of n images: every tenth (i % 10 == 9) is held out."""
-    index = np.arange(n, dtype=np.int64)
-    held_out = index % 10 == 9
-    return index[~held_out], index[held_out]
-
-
-def resume_path(out: Path) -> Path:
-    """Return the resume file that belongs to an output file."""
-    return out.with_name(out.name + ".resume")
 
 
 def train_to_file(
@@ -64,20 +51,13 @@ def train_to_file(
         raise OptionError(
             f"`out` must be a new file, but {str(out)!r} exists; move it away or choose another."
         )
-    result = fit(
-        spec,
-        *train,
-        val=val,
-        device=device,
-        resume=resume_path(out),
-        compile_model=compile_model,
-        on_step=on_step,
-        on_epoch=on_epoch,
-    )
+    resume = out.with_name(out.name + ".resume")
+    told: dict[str, Any] = {"compile_model": compile_model, "on_step": on_step, "on_epoch": on_epoch}
+    result = fit(spec, *train, val=val, device=device, resume=resume, **told)
     metadata = {**spec.model.to_metadata(), "dataset": dataset, "train": spec.to_json()}
     accuracy = result.history[-1].accuracy
     if accuracy is not None:
         metadata["val_accuracy"] = f"{accuracy:.4f}"
     save_checkpoint(out, result.model.state_dict(), metadata, dtype=torch.float16 if half else None)
-    resume_path(out).unlink(missing_ok=True)
+    resume.unlink(missing_ok=True)
     return result

@@ -10,14 +10,14 @@ from statistics import mean
 
 from sicl.bench.paper.claims import CLAIMS, Claim
 from sicl.bench.paper.evidence import MAIN, RESNET18, Evidence, by, ece
-from sicl.bench.run.files import write_atomic
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.layout import Setting
 from sicl.bench.tables.names import CALIBRATOR_NAMES, calibrator_name, dataset_name, model_name, stream_name
-from sicl.bench.tables.plots import Panel, bars, dots, figure, lines, scatter
+from sicl.bench.tables.plots import Plot, bars, dots, figure, lines, scatter
 from sicl.bench.tables.printed import BESIDE as PRINTED
 from sicl.bench.tables.printed import printed_value
 from sicl.bench.tables.sheets import Sheet
+from sicl.data.files import write_atomic
 from sicl.errors import DataError
 
 FULL = "--weights DIR --device cuda --n 4992 --seeds 0,1"
@@ -149,7 +149,7 @@ def drawings(evidence: Evidence) -> dict[str, str]:
     return {name: figure(title, panels) for name, (title, panels) in made.items() if panels}
 
 
-def _readings(evidence: Evidence) -> list[Panel]:
+def _readings(evidence: Evidence) -> list[Plot]:
     """Draw the mean ECE of every reading on the validation corruptions, by data set."""
     path = evidence.root / "readings-validation.json"
     if not path.is_file():
@@ -172,7 +172,7 @@ def _readings(evidence: Evidence) -> list[Panel]:
     return [dots("", Sheet("readings", "", "reading", sets, tuple(rows)))] if rows else []
 
 
-def _against(evidence: Evidence) -> list[Panel]:
+def _against(evidence: Evidence) -> list[Plot]:
     """Draw every printed average of the ResNet-18 tables against ours."""
     panels = []
     for run in RESNET18:
@@ -194,7 +194,7 @@ def _printed_mean(part: Sequence[Record], name: str) -> float | None:
     return mean(values) if values else None
 
 
-def _time(evidence: Evidence) -> list[Panel]:
+def _time(evidence: Evidence) -> list[Plot]:
     """Draw the sliding-window ECE of the softmax for every method, static and dynamic."""
     panels = []
     for run in (*RESNET18, "resnet18-dynamic"):
@@ -211,7 +211,7 @@ def _time(evidence: Evidence) -> list[Panel]:
     return panels
 
 
-def _collapse(evidence: Evidence) -> list[Panel]:
+def _collapse(evidence: Evidence) -> list[Plot]:
     """Draw ECE under TENT at twenty times its learning rate, with and without the guard."""
     names = ("softmax", "pseudocal", "sicl_paper", "sicl, no guard", "sicl")
     records = [r for r in evidence.run("resnet18-collapse") if r.method == "tent, lr 0.02"]

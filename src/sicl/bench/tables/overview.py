@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 from sicl.bench.run.schema import Record
-from sicl.bench.tables.escape import markdown_text
+from sicl.bench.tables.names import markdown_text
 from sicl.bench.tables.summary import Group, Mean, group_records, mean_accuracy, mean_metric
 
 MISSING = "-"

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from sicl.bench.tables.colours import colour_of
 from sicl.bench.tables.names import CALIBRATOR_NAMES, METHODS, SHORT_DOMAINS, short_domain
 from sicl.bench.tables.sheets import Sheet, number
-from sicl.bench.tables.svg import Scale, nice_top, tag, text, ticks
+from sicl.bench.tables.svg import Scale, colour_of, nice_top, tag, text, ticks
 
 WIDTH, PLOT, GAP = 780, 190, 20
 LEFT, RIGHT, HEAD = 40, 8, 26
@@ -25,7 +24,7 @@ Curve = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class Plot:
     """One plot of a figure, drawn from its own top left corner."""
 
     width: float
@@ -33,7 +32,7 @@ class Panel:
     marks: str
 
 
-def figure(title: str, panels: Sequence[Panel], note: str = "") -> str:
+def figure(title: str, panels: Sequence[Plot], note: str = "") -> str:
     """Return panels in rows below a title, as a standalone SVG file."""
     placed, x, y, tallest = [], 0.0, 30.0, 0.0
     for panel in panels:
@@ -66,7 +65,7 @@ def bars(
     unit: str = "%",
     lines: Sequence[tuple[str, float]] = (),
     own: bool = False,
-) -> Panel:
+) -> Plot:
     """Return a group of bars for each row of a sheet, one for each column.
 
     Args:
@@ -106,7 +105,7 @@ def lines(
     width: float = 380,
     changes: Sequence[tuple[str, float]] = (),
     levels: Sequence[tuple[str, float]] = (),
-) -> Panel:
+) -> Plot:
     """Return a line for each curve.
 
     Args:
@@ -139,7 +138,7 @@ def lines(
 
 def sheet_lines(
     title: str, sheet: Sheet, *, width: float = 380, levels: Sequence[tuple[str, float]] = ()
-) -> Panel:
+) -> Plot:
     """Return a line for each column of a sheet whose rows are numbers."""
     curves = {
         column: [(float(name), value) for name, row in sheet.rows if (value := row[i]) is not None]
@@ -148,7 +147,7 @@ def sheet_lines(
     return lines(title, curves, x_title=sheet.corner, width=width, levels=levels)
 
 
-def dots(title: str, sheet: Sheet, *, width: float = WIDTH, unit: str = "%") -> Panel:
+def dots(title: str, sheet: Sheet, *, width: float = WIDTH, unit: str = "%") -> Plot:
     """Return one line for each row, its name before it, a dot for each column."""
     values = [value for _, row in sheet.rows for value in row if value is not None]
     start = min(LETTER * max((len(named(name)) for name, _ in sheet.rows), default=0) + 14, 0.6 * width)
@@ -175,7 +174,7 @@ def dots(title: str, sheet: Sheet, *, width: float = WIDTH, unit: str = "%") -> 
 
 def scatter(
     title: str, points: Mapping[str, Curve], *, x_title: str, y_title: str, width: float = 380
-) -> Panel:
+) -> Plot:
     """Return points by name against each other, with the line on which both are equal."""
     every = [value for curve in points.values() for point in curve for value in point]
     high = nice_top(max((*every, 1e-9)), floor=1e-9)
@@ -196,7 +195,7 @@ def scatter(
     return _panel(title, width, HEAD + PLOT + 34 + more, [*marks, *legend])
 
 
-def reliability(title: str, sheet: Sheet, ece: float, *, width: float = 185) -> Panel:
+def reliability(title: str, sheet: Sheet, ece: float, *, width: float = 185) -> Plot:
     """Return accuracy by confidence as bars, the gap to the diagonal, and the ECE.
 
     Args:
@@ -231,7 +230,7 @@ def reliability(title: str, sheet: Sheet, ece: float, *, width: float = 185) -> 
     return _panel(title, width, HEAD + PLOT + 34, marks)
 
 
-def stream(title: str, segments: Sequence[tuple[str, int]], *, width: float = WIDTH) -> Panel:
+def stream(title: str, segments: Sequence[tuple[str, int]], *, width: float = WIDTH) -> Plot:
     """Return which corruption comes when: a row for each, a bar for each of its runs."""
     names = list(dict.fromkeys(name for name, _ in segments))
     across = Scale(0, segments[-1][1], 90, width - RIGHT - 8)
@@ -262,8 +261,8 @@ def plot(sheet: Sheet) -> str:
     return figure(sheet.title, [dots("", sheet)], sheet.note)
 
 
-def _panel(title: str, width: float, height: float, marks: Sequence[str]) -> Panel:
-    return Panel(width, height, text(title, 4, 14, class_="head") + "".join(marks))
+def _panel(title: str, width: float, height: float, marks: Sequence[str]) -> Plot:
+    return Plot(width, height, text(title, 4, 14, class_="head") + "".join(marks))
 
 
 def _scale(values: Sequence[float]) -> Scale:

@@ -19,6 +19,7 @@ from sicl.bench.tables.names import (
     method_name,
     model_name,
     ordered,
+    rank,
     stream_name,
 )
 from sicl.bench.tables.printed import CORRUPTIONS, printed_value
@@ -62,10 +63,15 @@ class Group:
         return tuple(record for record in self.records if record.status == "done")
 
     @property
+    def names(self) -> tuple[str, str, str, str]:
+        """Return data set, model, method and stream as they are written."""
+        names = dataset_name(self.dataset), model_name(self.model), method_name(self.method)
+        return (*names, stream_name(self.stream))
+
+    @property
     def title(self) -> str:
         """Return the group's name in words."""
-        parts = dataset_name(self.dataset), model_name(self.model), method_name(self.method)
-        return " · ".join((*parts, stream_name(self.stream)))
+        return " · ".join(self.names)
 
 
 def group_records(records: Iterable[Record]) -> list[Group]:
@@ -74,15 +80,9 @@ def group_records(records: Iterable[Record]) -> list[Group]:
     for record in records:
         key = record.dataset, record.model, record.method, record.stream
         groups.setdefault(key, []).append(record)
-    made = [Group(*key, tuple(sorted(members, key=_cell_order))) for key, members in groups.items()]
-    ranks = (DATASETS, None, METHODS, STREAMS)
-
-    def rank(group: Group) -> list[tuple[int, str]]:
-        keys = group.dataset, group.model, group.method, group.stream
-        orders = [list(known) if known else [] for known in ranks]
-        return [(order.index(key) if key in order else len(order), key) for key, order in zip(keys, orders)]
-
-    return sorted(made, key=rank)
+    orders: tuple[dict[str, str], ...] = (DATASETS, {}, METHODS, STREAMS)
+    places = sorted(groups, key=lambda place: [rank(*pair) for pair in zip(place, orders)])
+    return [Group(*place, tuple(sorted(groups[place], key=_cell_order))) for place in places]
 
 
 def calibrators_of(records: Iterable[Record]) -> list[str]:
@@ -213,6 +213,4 @@ def _domains(record: Record) -> set[str]:
 
 
 def _cell_order(record: Record) -> tuple[int, str, int, int]:
-    corruption = record.corruption or ""
-    rank = CORRUPTIONS.index(corruption) if corruption in CORRUPTIONS else len(CORRUPTIONS)
-    return rank, corruption, record.severity or 0, record.seed
+    return *rank(record.corruption or "", CORRUPTIONS), record.severity or 0, record.seed
