@@ -8,25 +8,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from sicl.cli.bench import (
-    Address,
-    Cache,
-    CellTimeout,
-    Cpus,
-    Data,
-    Device,
-    DryRun,
-    ExecutorName,
-    Gpus,
-    Out,
-    PlanName,
-    Predictions,
-    Retries,
-    RetryFailed,
-    Threads,
-    Workers,
-    launch,
-)
+from sicl.cli import bench
 
 app = typer.Typer(help="Reproduce the paper's tables and figures.", no_args_is_help=True)
 
@@ -70,8 +52,8 @@ def list_presets() -> None:
 @app.command()
 def run(
     name: Annotated[str, typer.Argument(help=_HELP["name"])],
-    out: Out = None,
-    data: Data = None,
+    out: bench.Out = None,
+    data: bench.Data = None,
     weights: Annotated[Optional[Path], typer.Option(help=_HELP["weights"])] = None,  # noqa: UP045
     quick: Annotated[bool, typer.Option("--quick", help=_HELP["quick"])] = False,
     datasets: Annotated[Listed, typer.Option(help=_HELP["datasets"])] = None,
@@ -81,19 +63,19 @@ def run(
     seeds: Annotated[Listed, typer.Option(help=_HELP["seeds"])] = None,
     n: Annotated[Optional[int], typer.Option(help=_HELP["n"])] = None,  # noqa: UP045
     batch_size: Annotated[int, typer.Option(help=_HELP["batch_size"])] = 64,
-    device: Device = "auto",
-    executor: ExecutorName = None,
-    workers: Workers = None,
-    address: Address = None,
-    gpus: Gpus = None,
-    cpus: Cpus = 1.0,
-    retries: Retries = 2,
-    cell_timeout: CellTimeout = None,
-    threads: Threads = None,
-    predictions: Predictions = False,
-    cache: Cache = None,
-    retry_failed: RetryFailed = False,
-    dry_run: DryRun = False,
+    device: bench.Device = "auto",
+    executor: bench.ExecutorName = None,
+    workers: bench.Workers = None,
+    address: bench.Address = None,
+    gpus: bench.Gpus = None,
+    cpus: bench.Cpus = 1.0,
+    retries: bench.Retries = 2,
+    cell_timeout: bench.CellTimeout = None,
+    threads: bench.Threads = None,
+    predictions: bench.Predictions = False,
+    cache: bench.Cache = None,
+    retry_failed: bench.RetryFailed = False,
+    dry_run: bench.DryRun = False,
 ) -> None:
     """Run a table or figure, and put our numbers beside the paper's."""
     options = locals()
@@ -106,7 +88,7 @@ def run(
 def show(
     name: Annotated[str, typer.Argument(help=_HELP["name"])],
     folder: Annotated[Path, typer.Argument(help="A run's folder, or a packed file of its records.")],
-    plan: PlanName = None,
+    plan: bench.PlanName = None,
 ) -> None:
     """Put the records of an earlier run beside the paper's numbers; runs nothing, needs no data."""
     from sicl.bench.paper.presets import presets_of
@@ -152,7 +134,7 @@ def _run(name: str, choice: dict[str, Any], options: Mapping[str, Any]) -> None:
     whole = options["out"] or Path("runs") / (plans[parts[0]].name if len(parts) == 1 else name)
     for part, folder in _places(parts, whole):
         keep = options["predictions"] or PRESETS[part].predictions
-        result = run_live(plans[part], folder, **launch({**options, "predictions": keep}))
+        result = run_live(plans[part], folder, **bench.launch({**options, "predictions": keep}))
         shown = show_preset(part, result.records, folder)
         _report(part, result.records, folder, shown.drawing, len(plans[part]))
         failed += len(result.failed)

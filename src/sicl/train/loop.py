@@ -1,4 +1,4 @@
-"""The training loop: data on the device, one gather a batch, one synchronisation an epoch, a file to go on from."""
+"""Training: data on the device, one synchronisation an epoch, a file to go on from, a checkpoint at the end."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sicl.errors import DataError, InputError, OptionError
+from sicl.models.checkpoint import save_checkpoint
 from sicl.train.augment import apply_mix, augment, draw_mix, pad_images, to_float
 from sicl.train.spec import TrainSpec
 
@@ -354,3 +355,52 @@ def _check(spec: TrainSpec, images: NDArray[np.uint8], labels: NDArray[np.int64]
         raise InputError(
             f"`images` must be 32 x 32 for {spec.arch}, got {images.shape[1]} x {images.shape[2]}."
         )
+
+
+def train_to_file(
+    spec: TrainSpec,
+    train: Labelled,
+    val: Labelled,
+    out: Path | str,
+    *,
+    dataset: str,
+    device: torch.device | str = "cpu",
+    half: bool = False,
+    compile_model: bool = False,
+    on_step: Callable[[int, int], None] | None = None,
+    on_epoch: Callable[[EpochReport], None] | None = None,
+) -> TrainResult:
+    """Train, and write the weights with the whole configuration inside; goes on after a kill.
+
+    Args:
+        spec: the recipe.
+        train: training images and labels.
+        val: validation images and labels.
+        out: the .safetensors file; `OUT.resume` next to it lives as long as the run does.
+        dataset: the data set's name, for the file.
+        device: where to train.
+        half: store float16.
+        compile_model: as for `fit`.
+        on_step: as for `fit`.
+        on_epoch: as for `fit`.
+
+    Raises:
+        OptionError: `out` exists already or does not end in .safetensors.
+    """
+    out = Path(out)
+    if out.suffix != ".safetensors":
+        raise OptionError(f"`out` must end in .safetensors, got {out.name!r}.")
+    if out.exists():
+        raise OptionError(
+            f"`out` must be a new file, but {str(out)!r} exists; move it away or choose another."
+        )
+    resume = out.with_name(out.name + ".resume")
+    told: dict[str, Any] = {"compile_model": compile_model, "on_step": on_step, "on_epoch": on_epoch}
+    result = fit(spec, *train, val=val, device=device, resume=resume, **told)
+    metadata = {**spec.model.to_metadata(), "dataset": dataset, "train": spec.to_json()}
+    accuracy = result.history[-1].accuracy
+    if accuracy is not None:
+        metadata["val_accuracy"] = f"{accuracy:.4f}"
+    save_checkpoint(out, result.model.state_dict(), metadata, dtype=torch.float16 if half else None)
+    resume.unlink(missing_ok=True)
+    return result
