@@ -101,7 +101,7 @@ class Engine:
         if not self._chosen or (self._passes is not None and not self._passes.fits(images)):
             self._choose(images)
         begun = self.split.begin(images) if self._passes is None else self._passes.begin(images)
-        # The widest layer after the cut decides how many rows fit, and not the cut itself.
+        # The widest place decides how many rows fit: a layer after the cut, or the cut itself.
         self._row_bytes = max(self.split.widest, begun.base[0].numel()) * begun.base.element_size()
         return begun
 

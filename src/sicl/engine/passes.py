@@ -81,7 +81,7 @@ class Passes:
     def begin(self, images: Tensor, features: Tensor | None = None) -> Begun:
         """Run a clean batch up to the cut, and take its statistics where variants keep them."""
         features = self.features(images) if features is None else features
-        # Staged now: the network may learn before the variants of this batch are asked for.
+        # Staged now: another batch may be begun before the variants of this one are asked for.
         base, moments = self.cast(features), self.twin.stage()
         if self.twin.records:
             traced = self._trace(base, 1, records=True)
@@ -91,7 +91,7 @@ class Passes:
 
     def cast(self, features: Tensor) -> Tensor:
         """Return features in the compute dtype, channels last."""
-        # Convolutions of all backends are fastest so in 16 bits, and the Triton kernels read nothing else.
+        # The layout that convolutions in 16 bits like best, and the only one that the Triton kernels read.
         layout = torch.channels_last if features.ndim == 4 else torch.contiguous_format
         return features.to(self.dtype, memory_format=layout)
 

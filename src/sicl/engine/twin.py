@@ -209,7 +209,7 @@ class Twin:
         self._weights: list[Tensor] = []
         self._affines: list[tuple[Slot, str]] = []
         for (live, own), moments, affine, parameters in zip(pairs, *windows):
-            # Its forward does more than normalise, and the twin would leave that out.
+            # Its forward is not understood, and the twin would leave out what it does besides.
             if not can_group(live):
                 raise CannotTwin(f"{type(own).__name__} has its own forward")
             slot = Slot(live, own, self._statistics(live), moments, affine)
@@ -230,7 +230,7 @@ class Twin:
         return "frozen" if asked == "frozen" else "batch"
 
     def _cast(self, images: Tensor) -> None:
-        # By identity: tensors that are shared between modules are cast once or not at all.
+        # By identity: a tensor may stand in several modules.
         kept = {id(t) for slot in self.slots for t in _own(slot.own)}
         # Confidence is a difference of logits: 16 bits there would quantise it.
         head = logit_layer(self.network, images[:2])
