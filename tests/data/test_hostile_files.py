@@ -21,8 +21,8 @@ from sicl.corruptions import corrupt
 from sicl.data import load_dataset
 from sicl.data.corrupted import ArrayFolder
 from sicl.data.digits import read_mat
+from sicl.data.download import unpack
 from sicl.data.files import MOST_BYTES
-from sicl.data.unpack import unpack
 from sicl.errors import DataError, OptionError
 from sicl.pictures import MOST_PIXELS, read_rgb
 
@@ -104,7 +104,7 @@ def test_a_tar_that_unpacks_to_a_hundred_times_its_size_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1.5 MB of gzip would become three gigabytes (here: 20 MB, with a lowered limit)."""
-    monkeypatch.setattr("sicl.data.unpack.MOST_BYTES", 10**7)
+    monkeypatch.setattr("sicl.data.download.MOST_BYTES", 10**7)
 
     class Zeros(io.RawIOBase):
         def readable(self) -> bool:

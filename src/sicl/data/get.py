@@ -11,10 +11,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from sicl.data.download import Progress, download, wrong_checksum
+from sicl.data.download import Progress, download, unpack, wrong_checksum
 from sicl.data.files import data_root
 from sicl.data.load import DATASETS
-from sicl.data.unpack import unpack
 from sicl.errors import DataError, OptionError, nearest, require_choice
 
 

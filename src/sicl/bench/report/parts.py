@@ -44,10 +44,12 @@ def short_title(group: Group, groups: Sequence[Group]) -> str:
 
 
 def _identity(group: Group, groups: Sequence[Group]) -> list[tuple[str, str]]:
-    heads = ("Data set", "Model", "Method", "Stream")
-    every = zip(*(one.names for one in groups))
-    columns = zip(heads, group.names, every)
-    return [(head, text) for head, text, values in columns if head == "Method" or len(set(values)) > 1]
+    columns = {"dataset": "Data set", "model": "Model", "method": "Method", "stream": "Stream"}
+    return [
+        (columns[field], text)
+        for field, text in zip(columns, group.names)
+        if field == "method" or len({getattr(one, field) for one in groups}) > 1
+    ]
 
 
 def sortable(heads: Iterable[tuple[str, bool]], rows: Iterable[str], **attributes: str | None) -> str:

@@ -14,6 +14,7 @@ from sicl.bench.tables.names import (
     calibrator_name,
     csv_text,
     markdown_text,
+    pipe_table,
     tex_text,
 )
 from sicl.bench.tables.printed import printed_value
@@ -53,7 +54,7 @@ def markdown(records: Sequence[Record], title: str, *, note: str = "") -> str:
             ]
             for row in rows
         ]
-        parts.append(_pipe(head, lines, text_columns=(0, 1, 5)))
+        parts.append(pipe_table(head, lines, right=(2, 3, 4)))
     failed = [record for record in records if record.status == "failed"]
     if failed:
         parts.append("## Failed cells")
@@ -125,18 +126,13 @@ def _markdown_table(groups: Sequence[Group], names: Sequence[str], metric: Metri
             spread = "" if mean.spread is None else f" ±{metric.text(mean.spread)}"
             row.append((f"**{value}**" if best else value) + spread)
         rows.append(row)
-    return _pipe(head, rows, text_columns=(0, 1, 2, 3))
+    return pipe_table(head, rows, right=range(4, len(head)))
 
 
 def _row(group: Group, names: Sequence[str], metric: Metric) -> list[tuple[Mean, bool]]:
     means = {name: mean_metric(group.records, name, metric.key) for name in names}
     best = mean_winners(means, metric)
     return [(means[name], name in best) for name in names]
-
-
-def _pipe(head: Sequence[str], rows: Sequence[Sequence[str]], text_columns: Sequence[int]) -> str:
-    rule = ["---" if i in text_columns else "---:" for i in range(len(head))]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
 
 
 def _called(calibrator: str) -> str:

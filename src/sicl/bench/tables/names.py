@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from sicl.bench.tables.printed import CORRUPTIONS
@@ -194,6 +195,12 @@ def markdown_text(text: str) -> str:
     # An underscore inside a word is one already.
     escaped = re.sub(r"([\\`*\[\]|~$#!]|(?<!\w)_|_(?!\w))", r"\\\1", _one_line(text))
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def pipe_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Container[int] = ()) -> str:
+    """Return a Markdown table of cells that are Markdown already; the columns of `right` are aligned right."""
+    rule = ["---:" if i in right else "---" for i in range(len(head))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
 
 
 def _one_line(text: str) -> str:
