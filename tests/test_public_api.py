@@ -8,7 +8,15 @@ import sys
 from pathlib import Path
 
 SNAPSHOT = Path(__file__).with_name("public_api.txt")
-MODULES = ("sicl", "sicl.metrics", "sicl.corruptions", "sicl.streams", "sicl.data", "sicl.monitor", "sicl.results")
+MODULES = (
+    "sicl",
+    "sicl.metrics",
+    "sicl.corruptions",
+    "sicl.streams",
+    "sicl.data",
+    "sicl.monitor",
+    "sicl.results",
+)
 
 
 def _lines() -> list[str]:
