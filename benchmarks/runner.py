@@ -28,12 +28,12 @@ from rich.console import Console
 import sicl.bench.run.run
 from sicl.bench.executors import Finished, Settings
 from sicl.bench.executors.base import Emit
-from sicl.bench.executors.processes import Processes
+from sicl.bench.executors.local import Processes
 from sicl.bench.plan.cell import Cell
 from sicl.bench.plan.plan import load_plan
 from sicl.bench.report import write_report
 from sicl.bench.run.live import show_summary
-from sicl.bench.run.run import Outcome, run_cell
+from sicl.bench.run.run import CellOutcome, run_cell
 from sicl.bench.run.runner import run_plan
 from sicl.bench.run.shelf import Shelf
 from sicl.bench.run.store import Store
@@ -150,7 +150,7 @@ def report(repeats: int) -> dict[str, float]:
         rows = dict.fromkeys(plan.cells[0].spec["calibrators"], record.calibrators["softmax"])
         for cell in plan.cells:
             made = replace(record, **cell.identity, calibrators=rows, spec=dict(cell.spec))
-            Store(folder).write(cell, Outcome(made))
+            Store(folder).write(cell, CellOutcome(made))
 
         def whole() -> None:
             result = run_plan(plan, folder)

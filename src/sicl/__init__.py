@@ -45,36 +45,15 @@ if TYPE_CHECKING:
 
 # Imported on first use: `sicl --help` and plan checks should not wait for torch.
 _ROOMS = {
-    "sicl.adapt": (
-        "BatchNorm",
-        "Come",
-        "Cotta",
-        "Deyo",
-        "Eata",
-        "Lame",
-        "Roid",
-        "Rotta",
-        "Sar",
-        "Sotta",
-        "Source",
-        "Tent",
-    ),
-    "sicl.calibrate": (
-        "SICL",
-        "McDropout",
-        "Panel",
-        "PseudoCal",
-        "Softmax",
-        "TemperatureScaling",
-        "TransCal",
-    ),
-    "sicl.errors": ("SiclError",),
-    "sicl.models.preprocess": ("Normalized", "Preprocess"),
-    "sicl.models.zoo": ("load_model",),
-    "sicl.monitor": ("Monitor",),
-    "sicl.types": ("Batch", "Prediction", "SourceData"),
+    "sicl.adapt": "BatchNorm Come Cotta Deyo Eata Lame Roid Rotta Sar Sotta Source Tent",
+    "sicl.calibrate": "SICL McDropout Panel PseudoCal Softmax TemperatureScaling TransCal",
+    "sicl.errors": "SiclError",
+    "sicl.models.preprocess": "Normalized Preprocess",
+    "sicl.models.zoo": "load_model",
+    "sicl.monitor": "Monitor",
+    "sicl.types": "Batch Prediction SourceData",
 }
-_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+_HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 __all__ = [*sorted(_HOME), "__version__"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -79,25 +79,25 @@ def is_text(value: object) -> bool:
         return False
 
 
+def _require(test: Callable[[Any], bool], what: str, values: Mapping[str, object]) -> None:
+    for name, value in values.items():
+        if not test(value):
+            raise OptionError(f"`{name}` must be {what}, got {shown(value)}.")
+
+
 def require_integer(**values: object) -> None:
     """Raise `OptionError` unless every named value is an integer of at most 64 bits."""
-    for name, value in values.items():
-        if not is_integer(value):
-            raise OptionError(f"`{name}` must be an integer (64 bits), got {shown(value)}.")
+    _require(is_integer, "an integer (64 bits)", values)
 
 
 def require_number(**values: object) -> None:
     """Raise `OptionError` unless every named value is a finite number."""
-    for name, value in values.items():
-        if not is_number(value):
-            raise OptionError(f"`{name}` must be a finite number (within +-1e30), got {shown(value)}.")
+    _require(is_number, "a finite number (within +-1e30)", values)
 
 
 def require_text(**values: object) -> None:
     """Raise `OptionError` unless every named value is a string that can be written as UTF-8."""
-    for name, value in values.items():
-        if not is_text(value):
-            raise OptionError(f"`{name}` must be a string of valid Unicode, got {shown(value)}.")
+    _require(is_text, "a string of valid Unicode", values)
 
 
 def require_positive(**values: float) -> None:

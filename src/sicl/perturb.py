@@ -37,12 +37,7 @@ def spread(means: Tensor, *, per: Literal["channel", "global"] = "channel") -> T
     return means.std(correction=0)
 
 
-def style_map(
-    mean: Tensor,
-    std: Tensor,
-    noise_mean: Tensor,
-    noise_std: Tensor,
-) -> tuple[Tensor, Tensor]:
+def style_map(mean: Tensor, std: Tensor, noise_mean: Tensor, noise_std: Tensor) -> tuple[Tensor, Tensor]:
     """Return (a, b) with a f + b = (std + noise_std) (f - mean) / std + mean + noise_mean.
 
     Args:

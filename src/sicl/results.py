@@ -8,25 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sicl.bench.run.results import load_records
-from sicl.bench.run.schema import Record
+from sicl.bench.run.schema import IDENTITY, Record
 from sicl.errors import OptionError
 
 if TYPE_CHECKING:
     import pandas
 
-_CELL = (
-    "dataset",
-    "model",
-    "method",
-    "stream",
-    "corruption",
-    "severity",
-    "seed",
-    "status",
-    "error",
-    "n",
-    "n_ood",
-)
+_CELL = (*IDENTITY, "status", "error", "n", "n_ood")
 
 
 def rows(folder: str | Path) -> list[dict[str, Any]]:

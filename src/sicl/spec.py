@@ -42,8 +42,8 @@ def require_annotated(spec: object) -> None:
     """Raise `OptionError` unless every field of a dataclass fits its annotation; numbers and tuples become plain."""
     for name, kind in _kinds(type(spec)).items():  # type: ignore[arg-type]
         given = getattr(spec, name)
-        value = _plain(given)
-        if not _fits(kind, value):
+        value = plain(given)
+        if not fits(kind, value):
             _refuse(name, kind, value)
         if value is not given:
             object.__setattr__(spec, name, value)
@@ -63,15 +63,15 @@ def _kinds(spec: type) -> dict[str, Any]:
     return found
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return numpy's and torch's scalars as Python's, lists as tuples."""
     if type(value) in (int, float, bool, str, type(None)):
         return value
     if isinstance(value, list | tuple):
-        plain = tuple(_plain(item) for item in value)
+        items = tuple(plain(item) for item in value)
         # A tuple that is plain already, or of a class of its own, is kept.
-        same = isinstance(value, tuple) and all(a is b for a, b in zip(plain, value))
-        return value if same else plain
+        same = isinstance(value, tuple) and all(a is b for a, b in zip(items, value))
+        return value if same else items
     return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
 
 
@@ -80,6 +80,7 @@ _PLAIN: dict[type, Callable[[object], bool]] = {
     float: is_number,
     str: is_text,
     bool: lambda value: isinstance(value, bool),
+    type(None): lambda value: value is None,
 }
 _WORDS = {
     int: "an integer (64 bits)",
@@ -90,30 +91,32 @@ _WORDS = {
 }
 
 
-def _fits(kind: Any, value: Any) -> bool:
+def fits(kind: Any, value: Any, *, classes: bool = True) -> bool:
+    """Say whether a plain value is of a type; with `classes=False` any value may stand for an object of a class."""
+    each = functools.partial(fits, classes=classes)
     if kind in _PLAIN:
         return bool(_PLAIN[kind](value))
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Literal:
         return any(type(value) is type(choice) and value == choice for choice in parts)
     if origin in (Union, types.UnionType):
-        return any(_fits(part, value) for part in parts)
-    if origin is tuple:
+        return any(each(part, value) for part in parts)
+    if origin in (tuple, list):
         if not isinstance(value, tuple):
             return False
-        if len(parts) == 2 and parts[1] is ...:
-            return all(_fits(parts[0], item) for item in value)
-        return len(value) == len(parts) and all(map(_fits, parts, value))
+        if origin is list or (len(parts) == 2 and parts[1] is ...):
+            return all(each(parts[0], item) for item in value)
+        return len(value) == len(parts) and all(map(each, parts, value))
     # Protocols and what has no class at run time are left to the spec's own rules.
     if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
         return True
-    return isinstance(value, kind)
+    return not classes or isinstance(value, kind)
 
 
 def _refuse(name: str, kind: Any, value: Any) -> NoReturn:
     origin, parts = get_origin(kind), get_args(kind)
     if origin is tuple and isinstance(value, tuple) and parts[-1] is ...:
-        _refuse(name, parts[0], next(item for item in value if not _fits(parts[0], _plain(item))))
+        _refuse(name, parts[0], next(item for item in value if not fits(parts[0], plain(item))))
     if origin is Literal and all(isinstance(choice, str) for choice in parts):
         require_choice(parts, **{name: value})
     raise OptionError(f"`{name}` must be {_words(kind)}, got {shown(value)}.")

@@ -11,7 +11,7 @@ from torch import Tensor
 import sicl
 from sicl.adapt import METHODS
 from sicl.data import source_data
-from sicl.data.embedded import load_demo
+from sicl.data.load import load_demo
 from sicl.streams import Benign
 
 N, BATCH = 384, 64

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sicl.adapt import Adapter, Method, Moment
-from sicl.bench.plan.plan import Plan, load_plan
+from sicl.bench.plan.plan import BenchPlan, load_plan
 from sicl.calibrate import Calibration, Calibrator
 from sicl.data import Dataset
 from sicl.types import SourceData
@@ -165,7 +165,7 @@ TINY = {
 """A plan of four cells that runs in a second."""
 
 
-def deadly_plan(folder: Path, times: int, node: str = "") -> Plan:
+def deadly_plan(folder: Path, times: int, node: str = "") -> BenchPlan:
     """Return a plan of four cells, two of which kill their process until it has died `times` times."""
     folder.mkdir()
     options = {"marks": str(folder), "times": times, "node": node}

@@ -10,13 +10,12 @@ import pytest
 import torch
 from own_parts import TINY
 
-from sicl.bench.executors import Event, Finished, Settings, processes
-from sicl.bench.executors.inline import Inline
-from sicl.bench.executors.processes import Processes
+from sicl.bench.executors import Event, Finished, Settings, local
+from sicl.bench.executors.local import Inline, Processes
 from sicl.bench.plan.cell import Cell
 from sicl.bench.plan.plan import load_plan
-from sicl.bench.run.device import choose_device, device_of_worker
-from sicl.bench.run.run import Outcome, run_cell
+from sicl.bench.run.machine import choose_device, device_of_worker
+from sicl.bench.run.run import CellOutcome, run_cell
 from sicl.bench.run.runner import run_plan
 from sicl.bench.run.shelf import Shelf
 from sicl.errors import OptionError, SiclError
@@ -140,10 +139,10 @@ class _Poisoned:
         self.cell = cell
         self.cells.append(cell.id)
 
-    def recv(self) -> tuple[str, Outcome]:
+    def recv(self) -> tuple[str, CellOutcome]:
         assert self.cell is not None
         outcome = run_cell(self.cell)
-        return "done", Outcome(outcome.record, spent=True)
+        return "done", CellOutcome(outcome.record, spent=True)
 
     def kill(self) -> None:
         self.ended = True
@@ -156,8 +155,8 @@ def test_a_spent_worker_is_replaced_and_its_cell_is_not_run_again(
 ) -> None:
     """Each cell keeps its own result; no worker is started for nothing."""
     _Poisoned.made = []
-    monkeypatch.setattr(processes, "_Worker", _Poisoned)
-    monkeypatch.setattr(processes, "wait", lambda connections, *_: connections[:1])
+    monkeypatch.setattr(local, "_Worker", _Poisoned)
+    monkeypatch.setattr(local, "wait", lambda connections, *_: connections[:1])
     events: list[Event] = []
     plan = load_plan(TINY)
     run_plan(plan, tmp_path, executor=Processes(workers=2), watch=events.append)
@@ -170,7 +169,7 @@ def test_a_spent_worker_is_replaced_and_its_cell_is_not_run_again(
 class _Dying(_Poisoned):
     """Stands for a worker process that dies in the middle of a message; those after it live."""
 
-    def recv(self) -> tuple[str, Outcome]:
+    def recv(self) -> tuple[str, CellOutcome]:
         assert self.cell is not None
         if self is _Poisoned.made[0]:
             raise OSError("got end of file during message")
@@ -182,8 +181,8 @@ def test_a_worker_that_dies_while_it_speaks_is_replaced(
 ) -> None:
     """Half a result is none: the cell is run again, and written once."""
     _Poisoned.made = []
-    monkeypatch.setattr(processes, "_Worker", _Dying)
-    monkeypatch.setattr(processes, "wait", lambda connections, *_: connections[:1])
+    monkeypatch.setattr(local, "_Worker", _Dying)
+    monkeypatch.setattr(local, "wait", lambda connections, *_: connections[:1])
     result = run_plan(load_plan(TINY), tmp_path, executor=Processes(workers=1))
     assert not result.failed
     assert [len(worker.cells) for worker in _Poisoned.made] == [1, 4]

@@ -11,10 +11,9 @@ import pytest
 from own_parts import TINY, deadly_plan
 
 from sicl.bench.executors import Event, Finished, Settings, Started, make_executor
-from sicl.bench.executors.inline import Inline
-from sicl.bench.executors.processes import Processes, share_of_threads
+from sicl.bench.executors.local import Inline, Processes, share_of_threads
 from sicl.bench.executors.ray import RayCluster
-from sicl.bench.plan.plan import Plan, load_plan
+from sicl.bench.plan.plan import BenchPlan, load_plan
 from sicl.bench.run.runner import Result, run_plan
 from sicl.errors import OptionError
 
@@ -46,7 +45,7 @@ def test_processes_replace_dead_workers_and_agree_with_one_process(tmp_path: Pat
 def test_a_cell_that_always_kills_its_worker_fails_and_the_others_go_on(tmp_path: Path) -> None:
     """After its retries the cell is recorded as lost."""
     plan = deadly_plan(tmp_path / "marks", times=99)
-    plan = Plan(plan.name, (plan.cells[2], plan.cells[0]), plan.table)
+    plan = BenchPlan(plan.name, (plan.cells[2], plan.cells[0]), plan.table)
     result = run_plan(plan, tmp_path / "out", executor=Processes(workers=1, retries=0), settings=ONE_THREAD)
     assert [record.status for record in result.records] == ["failed", "done"]
     assert result.failed[0].error == "The cell was lost: its worker died once (exit code -9)."

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sicl.bench.executors import Settings
-from sicl.bench.executors.processes import Processes
+from sicl.bench.executors.local import Processes
 from sicl.bench.plan.plan import load_plan
 from sicl.bench.run.live import find_own_modules
 from sicl.bench.run.runner import run_plan

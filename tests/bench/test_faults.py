@@ -22,14 +22,13 @@ from report_records import cell
 from rich.console import Console
 
 from sicl.bench.executors import Finished, Settings, Started
-from sicl.bench.executors.processes import Processes
-from sicl.bench.plan.plan import Plan, load_plan
+from sicl.bench.executors.local import Processes
+from sicl.bench.plan.plan import BenchPlan, load_plan
 from sicl.bench.report.text import comma_separated, latex, markdown
-from sicl.bench.run.live import show_plan, show_summary
-from sicl.bench.run.progress import Display
+from sicl.bench.run.live import Display, show_plan, show_summary
 from sicl.bench.run.record import load_records
 from sicl.bench.run.results import load_results
-from sicl.bench.run.run import Outcome, run_cell
+from sicl.bench.run.run import CellOutcome, run_cell
 from sicl.bench.run.runner import Result, run_plan
 from sicl.bench.run.store import Store
 from sicl.cli import main
@@ -38,7 +37,7 @@ from sicl.errors import DataError, SetupError
 ODD = "tent [lr 1e-3] [/x] :bug:"
 
 
-def one(**changes: Any) -> Plan:
+def one(**changes: Any) -> BenchPlan:
     streams = [{"name": "benign", "corruptions": ["brightness"], "batch_size": 20}]
     return load_plan({**TINY, "methods": ["tent"], "streams": streams, **changes})
 
@@ -59,7 +58,7 @@ def test_square_brackets_in_labels_and_errors_are_text_on_a_terminal() -> None:
     with Display(console) as display:
         display.start(2, 2)
         display.watch(Started(plan.cells[0], 0))
-        display.watch(Finished(plan.cells[0], 0, Outcome(broken)))
+        display.watch(Finished(plan.cells[0], 0, CellOutcome(broken)))
     show_plan(plan, console)
     show_summary(Result((broken,), 1), console)
     shown = out.getvalue()

@@ -20,16 +20,16 @@ from sicl.bench.paper.drawings import drawing
 from sicl.bench.paper.figures import sheets
 from sicl.bench.paper.presets import ALIASES, METHODS, PRESETS, Choice, presets_of
 from sicl.bench.paper.show import _print, show_preset
-from sicl.bench.plan.plan import Plan, load_plan
+from sicl.bench.plan.plan import BenchPlan, load_plan
 from sicl.bench.run.runner import run_plan
 from sicl.bench.run.schema import Record
-from sicl.bench.tables import colours
-from sicl.bench.tables.colours import colour_of
+from sicl.bench.tables import svg
 from sicl.bench.tables.layout import main_table
 from sicl.bench.tables.names import CALIBRATOR_NAMES, method_name, short_domain
 from sicl.bench.tables.plots import HALF, bars, plot
 from sicl.bench.tables.printed import paper_value
 from sicl.bench.tables.sheets import Sheet, number, pivot
+from sicl.bench.tables.svg import colour_of
 from sicl.errors import OptionError
 
 
@@ -43,7 +43,7 @@ def weights(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def tiny_plan(name: str) -> Plan:
+def tiny_plan(name: str) -> BenchPlan:
     """Return a preset's quick plan on a network and data that take no time."""
     choice = Choice(quick=True, n=40, batch_size=20, corruptions=("gaussian_noise", "contrast"))
     table = PRESETS[name].table(name, choice)
@@ -223,7 +223,7 @@ def test_severities_are_ticks_and_names_do_not_touch() -> None:
 def test_a_calibrator_has_one_colour_everywhere() -> None:
     """The drawings and the report's style sheet agree; an unknown name keeps its own."""
     css = files("sicl.bench.report").joinpath("assets/report.css").read_text()
-    for name, colour in colours.OF_CALIBRATORS.items():
+    for name, colour in svg.OF_CALIBRATORS.items():
         assert f"--{name}: {colour}" in css
         assert colour_of(name) == colour
     assert colour_of("mine") == colour_of("mine") != colour_of("yours")

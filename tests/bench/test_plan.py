@@ -18,8 +18,8 @@ import sicl
 from sicl.adapt import METHODS
 from sicl.bench.plan import registry
 from sicl.bench.plan.cost import cell_images, estimate, shape
-from sicl.bench.plan.kinds import accepts
 from sicl.bench.plan.plan import load_plan
+from sicl.bench.plan.registry import accepts
 from sicl.bench.run.run import make_cell_stream, resolve
 from sicl.calibrate import CALIBRATORS
 from sicl.corruptions import CORRUPTIONS

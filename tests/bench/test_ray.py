@@ -19,7 +19,7 @@ from sicl.bench.executors.cluster import connect, own_paths, require_answer
 from sicl.bench.executors.ray import RayCluster, _room
 from sicl.bench.plan.cell import Cell
 from sicl.bench.plan.plan import load_plan
-from sicl.bench.run.run import Outcome, run_cell
+from sicl.bench.run.run import CellOutcome, run_cell
 from sicl.bench.run.runner import Result, run_plan
 from sicl.errors import OptionError, SetupError, SiclError
 
@@ -46,7 +46,7 @@ class FakeRay:
         late: the same, and then the first cell is over its time.
     """
 
-    losses: list[Exception | Outcome | None] = field(default_factory=list)
+    losses: list[Exception | CellOutcome | None] = field(default_factory=list)
     resources: dict[str, float] = field(default_factory=lambda: {"CPU": 1.0})
     error: Exception | None = None
     silent: int = 0
@@ -105,11 +105,11 @@ class FakeRay:
             return [], list(results)
         return list(results[:1]), list(results[1:])
 
-    def get(self, result: Any) -> Outcome:
+    def get(self, result: Any) -> CellOutcome:
         event = self.losses.pop(0) if self.losses else None
         if isinstance(event, Exception):
             raise event
-        outcome: Outcome = event or result()
+        outcome: CellOutcome = event or result()
         return outcome
 
     def kill(self, actor: Any) -> None:
@@ -155,7 +155,7 @@ def test_a_cell_that_loses_its_worker_for_good_is_recorded_and_the_next_gets_a_n
 def test_a_spent_worker_on_ray_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cell has a result and is not run again."""
     cells = load_plan({**TINY, "methods": ["tent"]}).cells
-    fake = FakeRay([Outcome(run_cell(cells[0]).record, spent=True)])
+    fake = FakeRay([CellOutcome(run_cell(cells[0]).record, spent=True)])
     result, _ = run(fake, tmp_path, monkeypatch)
     assert not result.failed
     assert [len(taken) for taken in fake.cells] == [1, 1]

@@ -19,7 +19,7 @@ import pytest
 from own_parts import TINY, deadly_plan
 
 from sicl.bench.executors import Settings
-from sicl.bench.plan.plan import Plan
+from sicl.bench.plan.plan import BenchPlan
 from sicl.bench.run.runner import run_plan
 
 pytest.importorskip("ray")
@@ -86,7 +86,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def run(
-    plan: Plan, folder: Path, environment: dict[str, str], address: str = "", workers: int = 1
+    plan: BenchPlan, folder: Path, environment: dict[str, str], address: str = "", workers: int = 1
 ) -> subprocess.CompletedProcess[str]:
     # Ray warns and forks as it likes; its own process keeps that away from the other tests.
     command = [sys.executable, "-c", PROGRAM, json.dumps(plan.table), str(folder), address, str(workers)]
@@ -94,7 +94,7 @@ def run(
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
 
 
-def require_same_as_alone(plan: Plan, folder: Path, alone: Path) -> None:
+def require_same_as_alone(plan: BenchPlan, folder: Path, alone: Path) -> None:
     undisturbed = run_plan(plan, alone, settings=Settings(threads=1))
     clustered = run_plan(plan, folder)
     assert clustered.ran == 0

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from sicl import metrics
-from sicl.bench.run.files import write_atomic
 from sicl.bench.run.record import Record, Recorder, load_records, record_from_predictions
+from sicl.data.files import write_atomic
 from sicl.errors import DataError, InputError, OptionError
 from sicl.types import OOD_LABEL, Batch, Prediction
 

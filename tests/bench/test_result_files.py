@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from sicl.bench.plan.plan import load_plan
 from sicl.bench.run.results import load_records, load_results, pack_results
 from sicl.bench.run.runner import run_plan
-from sicl.bench.tables.overview import floor, overview
+from sicl.bench.tables.summary import floor, overview
 from sicl.cli import app
 from sicl.errors import DataError
 

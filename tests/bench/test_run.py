@@ -23,8 +23,7 @@ import sicl
 from sicl.bench.executors import Event, Finished, Stepped
 from sicl.bench.plan.cell import Cell
 from sicl.bench.plan.plan import load_plan
-from sicl.bench.run.live import LiveReport, show_plan, show_summary
-from sicl.bench.run.progress import Display, duration
+from sicl.bench.run.live import Display, LiveReport, duration, show_plan, show_summary
 from sicl.bench.run.record import record_from_predictions
 from sicl.bench.run.run import Progress, fetched, run_cell
 from sicl.bench.run.runner import run_plan

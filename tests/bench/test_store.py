@@ -9,7 +9,7 @@ from own_parts import TINY
 
 from sicl.bench.plan.plan import load_plan
 from sicl.bench.run.record import Record, load_records
-from sicl.bench.run.run import Outcome, run_cell
+from sicl.bench.run.run import CellOutcome, run_cell
 from sicl.bench.run.store import Store
 from sicl.errors import DataError
 
@@ -17,8 +17,8 @@ PLAN = load_plan(TINY)
 CELL = PLAN.cells[0]
 
 
-def failed() -> Outcome:
-    return Outcome(Record(**CELL.identity, status="failed", error="no", spec=dict(CELL.spec)))
+def failed() -> CellOutcome:
+    return CellOutcome(Record(**CELL.identity, status="failed", error="no", spec=dict(CELL.spec)))
 
 
 def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -12,9 +12,14 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 import sicl
-from sicl.calibrate._density import density_ratio, logistic_regression
 from sicl.calibrate._passes import is_due
-from sicl.calibrate.transcal import match_accuracy, mean_confidence, weighted_accuracy
+from sicl.calibrate.transcal import (
+    density_ratio,
+    logistic_regression,
+    match_accuracy,
+    mean_confidence,
+    weighted_accuracy,
+)
 from sicl.errors import InputError, OptionError
 
 

@@ -11,10 +11,9 @@ from corruption_samples import random_images
 from scipy.ndimage import distance_transform_edt
 
 from sicl.corruptions import corrupt
-from sicl.corruptions._frost import procedural_textures
-from sicl.corruptions._random import Draws
-from sicl.corruptions.extra import _capped_distance, _edges, _equalised
-from sicl.corruptions.weather import _plasma
+from sicl.corruptions._random import ImageDraws
+from sicl.corruptions.spatter import _capped_distance, _edges, _equalised
+from sicl.corruptions.weather import _plasma, procedural_textures
 
 
 def flat(value: int, n: int = 60) -> np.ndarray:
@@ -93,7 +92,7 @@ def test_blurs_keep_a_flat_image(name: str) -> None:
 def test_fog_plasma_spans_zero_to_one_and_is_rougher_with_slower_decay() -> None:
     """Every map is scaled to its own range; a small decay leaves more fine structure."""
     rough, soft = (
-        _plasma(32, decay, Draws(0, "p", np.arange(20), torch.device("cpu"))) for decay in (1.4, 3.0)
+        _plasma(32, decay, ImageDraws(0, "p", np.arange(20), torch.device("cpu"))) for decay in (1.4, 3.0)
     )
     for plasma in (rough, soft):
         assert torch.equal(plasma.amin((1, 2)), torch.zeros(20))

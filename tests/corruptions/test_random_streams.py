@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from scipy import stats
 
-from sicl.corruptions._random import Draws
+from sicl.corruptions._random import ImageDraws
 
 CPU = torch.device("cpu")
 
 
-def draws(n: int = 400, seed: int = 0, label: str = "test", first: int = 0) -> Draws:
+def draws(n: int = 400, seed: int = 0, label: str = "test", first: int = 0) -> ImageDraws:
     """Return the streams of `n` images."""
-    return Draws(seed, label, np.arange(first, first + n), CPU)
+    return ImageDraws(seed, label, np.arange(first, first + n), CPU)
 
 
 def test_uniform_numbers_are_uniform() -> None:

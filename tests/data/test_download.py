@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sicl.data import archives, get
-from sicl.data.archives import Archive
+from sicl.data import get
 from sicl.data.download import download, wrong_checksum
-from sicl.data.get import get_dataset
+from sicl.data.get import Archive, get_dataset
 from sicl.errors import DataError, OptionError
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 300_000, np.uint8).tobytes()
@@ -199,8 +198,8 @@ def _publish(server: Server, monkeypatch: pytest.MonkeyPatch, content: bytes) ->
     """Make the server the publisher of CIFAR-10."""
     server.files["/cifar-10-python.tar.gz"] = content
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    entry = Archive(f"{server.url}/cifar-10-python.tar.gz", md5, "", "cifar-10-batches-py")
-    monkeypatch.setitem(archives.ARCHIVES, "cifar10", {"all": entry})
+    entry = Archive(f"{server.url}/cifar-10-python.tar.gz", md5, "cifar-10-batches-py")
+    monkeypatch.setitem(get.ARCHIVES, "cifar10", {"all": entry})
 
 
 def test_get_unpacks_and_removes_the_archive(
@@ -272,9 +271,9 @@ def test_a_mirror_serves_files_of_the_same_name(
 ) -> None:
     """`--mirror` replaces the publisher's address, not the checksum."""
     _publish(server, monkeypatch, _tar(("cifar-10-batches-py/test_batch", b"images")))
-    entry = archives.ARCHIVES["cifar10"]["all"]
-    moved = Archive("http://127.0.0.1:9/cifar-10-python.tar.gz", entry.md5, "", entry.creates)
-    monkeypatch.setitem(archives.ARCHIVES, "cifar10", {"all": moved})
+    entry = get.ARCHIVES["cifar10"]["all"]
+    moved = Archive("http://127.0.0.1:9/cifar-10-python.tar.gz", entry.md5, entry.creates)
+    monkeypatch.setitem(get.ARCHIVES, "cifar10", {"all": moved})
     assert get_dataset("cifar10", tmp_path, mirror=f"{server.url}/")[0].is_dir()
 
 
@@ -343,7 +342,7 @@ def test_a_forged_file_with_the_right_md5_is_refused(server: Server, tmp_path: P
 
 def test_what_is_published_without_https_has_a_sha256() -> None:
     """Only then does the way it came not matter."""
-    entries = [entry for parts in archives.ARCHIVES.values() for entry in parts.values()]
+    entries = [entry for parts in get.ARCHIVES.values() for entry in parts.values()]
     assert all(entry.url.startswith("https://") or len(entry.sha256) == 64 for entry in entries)
     assert sum(bool(entry.sha256) for entry in entries) >= 9
 

@@ -20,9 +20,9 @@ from scipy.io import savemat
 from sicl.corruptions import corrupt
 from sicl.data import load_dataset
 from sicl.data.corrupted import ArrayFolder
-from sicl.data.limits import MOST_BYTES
-from sicl.data.mat import read_mat
-from sicl.data.unpack import unpack
+from sicl.data.digits import read_mat
+from sicl.data.download import unpack
+from sicl.data.files import MOST_BYTES
 from sicl.errors import DataError, OptionError
 from sicl.pictures import MOST_PIXELS, read_rgb
 
@@ -81,7 +81,7 @@ def test_a_mat_file_that_unpacks_without_end_is_cut_off(
     """The packed array is longer than the limit (lowered here); it is not unpacked further."""
     packed = zlib.compress(bytes(10**7), 9)
     (tmp_path / "a.mat").write_bytes(bytes(126) + b"IM" + struct.pack("<II", 15, len(packed)) + packed)
-    for module in ("mat", "limits"):
+    for module in ("digits", "files"):
         monkeypatch.setattr(f"sicl.data.{module}.MOST_BYTES", 10**6)
     with pytest.raises(DataError, match="unpacks to more than"):
         read_mat(tmp_path / "a.mat")
@@ -104,7 +104,7 @@ def test_a_tar_that_unpacks_to_a_hundred_times_its_size_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1.5 MB of gzip would become three gigabytes (here: 20 MB, with a lowered limit)."""
-    monkeypatch.setattr("sicl.data.unpack.MOST_BYTES", 10**7)
+    monkeypatch.setattr("sicl.data.download.MOST_BYTES", 10**7)
 
     class Zeros(io.RawIOBase):
         def readable(self) -> bool:

@@ -10,8 +10,7 @@ import pytest
 
 from sicl.corruptions import corrupt
 from sicl.data import load_dataset
-from sicl.data.make import Recipe, make_corrupted
-from sicl.data.make_blocks import BlockTask
+from sicl.data.make import BlockTask, Recipe, make_corrupted
 from sicl.errors import DataError, OptionError
 
 Write = Callable[..., Path]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sicl.engine import graphs
+from sicl.engine.trees import tensors_in
 
 
 class StandIn(graphs.Graph):
@@ -39,16 +40,9 @@ class StandIn(graphs.Graph):
             static.copy_(value)
         with graphs._captured_effects():
             out = self._function(self._inputs)
-        for static, value in zip(all_tensors(self._output), all_tensors(out)):
+        for static, value in zip(tensors_in(self._output), tensors_in(out)):
             static.copy_(value)
         return self._output
-
-
-def all_tensors(value: Any) -> list[Tensor]:
-    """Return the tensors of a value, in order, each as often as it occurs."""
-    if isinstance(value, Tensor):
-        return [value]
-    return [tensor for item in graphs._items(value) for tensor in all_tensors(item)]
 
 
 def use(patch: pytest.MonkeyPatch) -> None:

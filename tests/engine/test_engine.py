@@ -116,6 +116,24 @@ def test_every_level_gives_the_plain_loops_votes(level: str, norm: str, name: st
     assert runner.name == ("plain" if level == "plain" else f"{level} float32")
 
 
+@pytest.mark.parametrize("level", ["twin", "traced"])
+@pytest.mark.parametrize("norm", ["batch", "frozen"])
+def test_norms_of_one_network_may_use_different_statistics(level: str, norm: str) -> None:
+    """Some by the batch's, some by running ones that are folded: the pass that records must have both right."""
+    model, labels = network(), torch.arange(12) % 5
+    for layer in batch_norms(model)[::2]:
+        layer.train(False)
+        layer.track_running_stats = True
+        layer.running_mean.normal_(0, 0.3, generator=torch.Generator().manual_seed(6))
+    runner = engine(model, engine=level, norm=norm, precision="float32")
+    plain = engine(model, engine="plain", norm=norm)
+    begun, expected = runner.begin(pictures(12)), plain.begin(pictures(12))
+    variants = style_of(begun.features)
+    found = runner.votes(begun, variants, labels).soft
+    assert torch.allclose(found, plain.votes(expected, variants, labels).soft, atol=1e-3)
+    assert runner.name == f"{level} float32"
+
+
 @pytest.mark.parametrize("norm", ["batch", "frozen"])
 @pytest.mark.parametrize("name", ["resnet18", "vit"])
 def test_bfloat16_stays_close(norm: str, name: str) -> None:

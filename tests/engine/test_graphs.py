@@ -14,9 +14,10 @@ from stand_in import StandIn
 from torch import Tensor, nn
 
 from sicl.engine.engine import Engine, EngineOptions
-from sicl.engine.graphs import Graphs, difference, effect, is_capturing, own_copy
+from sicl.engine.graphs import Graphs, difference, effect, is_capturing
 from sicl.engine.norms import batch_norms
 from sicl.engine.split import Split
+from sicl.engine.trees import own_copy
 from sicl.engine.variants import StyleVariants, Votes
 
 

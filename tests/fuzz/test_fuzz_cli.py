@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from sicl.bench.executors.inline import Inline
-from sicl.bench.executors.processes import Processes
+from sicl.bench.executors.local import Inline, Processes
 from sicl.bench.executors.ray import RayCluster
 from sicl.bench.run import run
 from sicl.cli import app, main

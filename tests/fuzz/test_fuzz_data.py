@@ -21,8 +21,8 @@ from scipy.io import savemat
 
 from sicl.data import load_dataset
 from sicl.data.check import check_dataset
+from sicl.data.download import unpack
 from sicl.data.sheets import write_sheet
-from sicl.data.unpack import unpack
 from sicl.errors import shown
 
 CASES, NAMES = 2100, 400

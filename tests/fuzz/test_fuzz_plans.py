@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sicl.bench.plan.plan import Plan, load_plan
+from sicl.bench.plan.plan import BenchPlan, load_plan
 from sicl.bench.plan.registry import names
 from sicl.errors import SiclError
 
@@ -88,7 +88,7 @@ def mutate(table: dict[str, Any], draw: random.Random) -> dict[str, Any]:
     return table
 
 
-def check(source: Any) -> Plan | None:
+def check(source: Any) -> BenchPlan | None:
     """Load a plan; every refusal must be our own, and every cell one that can be stored."""
     try:
         plan = load_plan(source)

@@ -11,7 +11,7 @@ import torch
 
 from sicl.data import Dataset
 from sicl.streams import Benign, Dynamic, ImageCache, Mixed
-from sicl.streams.player import CHUNK_BYTES
+from sicl.streams.stream import CHUNK_BYTES
 
 
 class Large:

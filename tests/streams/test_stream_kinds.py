@@ -10,7 +10,7 @@ from sicl.corruptions import CORRUPTIONS
 from sicl.data import Dataset, load_dataset
 from sicl.errors import DataError, InputError, OptionError
 from sicl.streams import Benign, Continual, Dynamic, Mixed, Noisy, make_stream
-from sicl.streams.order import dirichlet_order, runs
+from sicl.streams.plan import dirichlet_order, runs
 
 
 def test_continual_plays_the_corruptions_in_turn(painted: Dataset) -> None:

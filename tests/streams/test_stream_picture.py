@@ -10,8 +10,8 @@ import pytest
 from sicl.data import Dataset
 from sicl.errors import InputError
 from sicl.streams import Dynamic, Plan
-from sicl.streams.order import runs
 from sicl.streams.picture import draw
+from sicl.streams.plan import runs
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sicl.errors import DataError, InputError, OptionError
 from sicl.models.checkpoint import read_checkpoint
 from sicl.models.zoo import load_model
-from sicl.train import EpochReport, TrainSpec, fit, split_indices, train_to_file
+from sicl.train import EpochReport, TrainSpec, fit, train_to_file
 from sicl.train.spec import recipe
 
 SPEC = TrainSpec(arch="resnet18", width=4, n_classes=4, epochs=3, batch_size=32, lr=0.05, crop_padding=1)
@@ -171,10 +171,3 @@ def test_wrong_arrays_are_refused() -> None:
         fit(replace(SPEC, n_classes=3), images, labels)
     with pytest.raises(InputError, match="32 x 32 for vit_small, got 8 x 8"):
         fit(recipe("fast", "vit_small"), images, labels)
-
-
-def test_every_tenth_image_validates() -> None:
-    """i % 10 == 9 is held out, and nothing is lost."""
-    train, val = split_indices(25)
-    assert val.tolist() == [9, 19]
-    assert sorted([*train.tolist(), *val.tolist()]) == list(range(25))

@@ -8,7 +8,7 @@ import pytest
 
 from sicl.errors import OptionError
 from sicl.train import TrainSpec
-from sicl.train.optimise import learning_rate
+from sicl.train.loop import learning_rate
 from sicl.train.spec import parse_options, recipe
 
 

@@ -25,7 +25,6 @@ class BatchNorm(Method):
     """
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
-        """Return the live object."""
         if not batch_norms(network):
             raise UnsupportedModelError(
                 f"`BatchNorm` needs batch normalisation layers; {type(network).__name__} has none. "

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sicl.adapt._base import Adapter, Method
-from sicl.adapt._objective import Objective, require_objective, uncertainty_of
+from sicl.adapt._objective import Objective, uncertainty_of
 from sicl.adapt._optim import Learner, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
 from sicl.engine.split import logits_of
@@ -54,8 +54,6 @@ class Eata(Method):
     objective: Objective = "entropy"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        require_objective(self.objective)
         require_positive(lr=self.lr, margin=self.margin)
         require_positive(fisher_samples=self.fisher_samples, fisher_batch=self.fisher_batch)
         require_between(0.0, 1.0, similarity=self.similarity)
@@ -63,7 +61,6 @@ class Eata(Method):
             raise OptionError(f"`fisher_alpha` must be >= 0, got {self.fisher_alpha!r}.")
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
-        """Return the live object."""
         if self.fisher_alpha > 0 and source is None:
             raise InputError(
                 "`Eata` needs source images for its Fisher information: pass "
@@ -121,12 +118,10 @@ class EataAdapter(Learner):
                 parameter.grad.addcmul_(weight, parameter - start, value=2 * self.spec.fisher_alpha)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of all parts."""
         own = {"average": self.average, "anchor": self.anchor, "fisher": self.fisher}
         return {**super().get_state(), **own}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over the state of all parts."""
         super().set_state(state)
         self.average, self.anchor, self.fisher = (
             self.here(state[part]) for part in ("average", "anchor", "fisher")

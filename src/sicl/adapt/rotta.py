@@ -57,7 +57,6 @@ class Rotta(Method):
     lambda_u: float = 1.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require_positive(lr=self.lr, capacity=self.capacity, update_every=self.update_every)
         require_between(0.0, 1.0, alpha=self.alpha, nu=self.nu)
         for name in ("lambda_t", "lambda_u"):
@@ -65,7 +64,6 @@ class Rotta(Method):
                 raise OptionError(f"`{name}` must be >= 0, got {getattr(self, name)!r}.")
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
-        """Return the live object."""
         return RottaAdapter(self, swap_batch_norms(network, self.alpha))
 
 
@@ -116,12 +114,10 @@ class RottaAdapter(Learner):
             torch._foreach_lerp_(tuple(self.followers), tuple(self.parameters), self.spec.nu)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of all parts."""
         own = {"student": self.student.state_dict(), "memory": self.memory.state_dict()}
         return {**super().get_state(), **own}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over the state of all parts."""
         super().set_state(state)
         self.student.load_state_dict(state["student"])
         self.memory = self._new_memory()

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from sicl.adapt._base import Adapter, Method
-from sicl.adapt._objective import Objective, require_objective, uncertainty_of
-from sicl.adapt._optim import Learner, make_optimizer
+from sicl.adapt._objective import Objective, uncertainty_of
+from sicl.adapt._optim import Learner, Sam, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
-from sicl.adapt._sam import Sam
 from sicl.errors import OptionError, require_positive
 from sicl.types import SourceData
 
@@ -58,14 +57,11 @@ class Sar(Method):
     objective: Objective = "entropy"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        require_objective(self.objective)
         require_positive(lr=self.lr, margin=self.margin, rho=self.rho)
         if not self.recovery >= 0:
             raise OptionError(f"`recovery` must be >= 0, got {self.recovery!r}.")
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
-        """Return the live object."""
         return SarAdapter(self, network)
 
 
@@ -113,11 +109,9 @@ class SarAdapter(Learner):
             self.count("resets", 1)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of all parts."""
         return {**super().get_state(), "average": self.average}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over the state of all parts."""
         super().set_state(state)
         self.average = state["average"]
 

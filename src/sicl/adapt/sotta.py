@@ -3,21 +3,46 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from sicl.adapt._base import Adapter, Method, Moment
-from sicl.adapt._confidence import Confidence, LiveConfidence, Stateful
 from sicl.adapt._entropy import entropy
 from sicl.adapt._memory import ConfidentMemory, due_parts
-from sicl.adapt._optim import Learner, make_optimizer
+from sicl.adapt._optim import Learner, Sam, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, training
-from sicl.adapt._sam import Sam
 from sicl.engine.norms import batch_norms
 from sicl.errors import OptionError, require_between, require_positive
-from sicl.types import SourceData
+from sicl.types import Prediction, SourceData
+
+
+class LiveConfidence(Protocol):
+    """A live calibration."""
+
+    def predict(self, moment: Moment) -> Prediction:
+        """Return the prediction of a batch with its confidence."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A live calibration that remembers something between batches."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state."""
+
+
+@runtime_checkable
+class Confidence(Protocol):
+    """A calibrator such as `sicl.SICL()`; all of the package's are."""
+
+    def calibration(self, adapter: Any, *, source: SourceData | None = None) -> LiveConfidence:
+        """Return the live calibration for an adapter."""
+
 
 WINDOW = 1024
 """Samples over which the share of admitted ones is kept."""
@@ -67,7 +92,6 @@ class Sotta(Method):
     admit: Literal["share", "threshold"] = "share"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require_positive(lr=self.lr, rho=self.rho, capacity=self.capacity, epochs=self.epochs)
         require_positive(update_every=self.update_every)
         require_between(0.0, 1.0, threshold=self.threshold, momentum=self.momentum)
@@ -78,7 +102,6 @@ class Sotta(Method):
             )
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
-        """Return the live object."""
         return SottaAdapter(self, network, source)
 
 
@@ -146,14 +169,12 @@ class SottaAdapter(Learner):
                 self.count("updates", 1)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of all parts."""
         live: object = self.live
         confidence = live.state_dict() if isinstance(live, Stateful) else None
         own = {"memory": self.memory.state_dict(), "confidence": confidence, "recent": self.recent.clone()}
         return {**super().get_state(), **own}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over the state of all parts."""
         super().set_state(state)
         self.memory = self._new_memory()
         self.memory.load_state_dict({**state["memory"], "images": self.here(state["memory"]["images"])})

@@ -16,7 +16,6 @@ class Source(Method):
     """No adaptation: the model as it was trained, with its running statistics."""
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
-        """Return the live object."""
         return SourceAdapter(self, network)
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from sicl.adapt._base import Adapter, Method
-from sicl.adapt._objective import Objective, require_objective, uncertainty_of
+from sicl.adapt._objective import Objective, uncertainty_of
 from sicl.adapt._optim import Learner, OptimizerName, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
 from sicl.errors import require_positive
@@ -43,12 +43,9 @@ class Tent(Method):
     objective: Objective = "entropy"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        require_objective(self.objective)
         require_positive(lr=self.lr, steps=self.steps)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
-        """Return the live object."""
         return TentAdapter(self, network)
 
 

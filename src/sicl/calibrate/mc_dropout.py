@@ -86,7 +86,6 @@ class _DropoutCalibration(Calibration):
         self.generator.manual_seed(self.spec.seed)
 
     def predict(self, moment: Moment) -> Prediction:
-        """Return the calibrated prediction of one batch."""
         prediction = super().predict(moment)
         if self.spec.prediction == "adapter":
             return prediction
@@ -137,7 +136,6 @@ class _DropoutCalibration(Calibration):
         return {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state that `state_dict` gave."""
         self.generator.set_state(state["generator"])
 
 

@@ -103,7 +103,6 @@ class _PseudoCalibration(Calibration):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state that `state_dict` gave."""
         self.pairs.load_state_dict(state["pairs"])
         self.logits.load_state_dict(state["logits"])
         self.labels.load_state_dict(state["labels"])

@@ -93,5 +93,4 @@ class _TemperatureCalibration(Calibration):
         return {"temperature": self.temperature, "count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state that `state_dict` gave."""
         self.temperature, self.count = require_temperature(state["temperature"]), state["count"]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
-
-if TYPE_CHECKING:
-    from sicl.bench.plan.plan import Plan
-    from sicl.bench.run.runner import Result
 
 HELP = {
     "plan": "The plan, a TOML file; see docs/benchmark.md.",
@@ -50,49 +46,21 @@ RetryFailed = Annotated[bool, typer.Option("--retry-failed", help=HELP["retry_fa
 DryRun = Annotated[bool, typer.Option("--dry-run", help=HELP["dry_run"])]
 
 
-@dataclass(frozen=True)
-class Launch:
-    """How the command line wants a plan to be run; its options one by one."""
+EXECUTOR = ("workers", "address", "gpus", "cpus", "retries", "cell_timeout")
+SETTINGS = ("data", "device", "predictions", "cache", "threads")
 
-    data: Path | None
-    device: str
-    executor: str | None
-    workers: int | None
-    address: str | None
-    gpus: float | None
-    cpus: float
-    retries: int
-    cell_timeout: float | None
-    threads: int | None
-    predictions: bool
-    cache: Path | None
-    retry_failed: bool
 
-    def run(self, plan: Plan, folder: Path) -> Result:
-        """Run a plan under a live display."""
-        from sicl.bench.executors import make_executor
-        from sicl.bench.run.live import run_live
+def launch(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a plan is to be run, as `run_live` takes it, from a command's options by name."""
+    from sicl.bench.executors import Settings, make_executor
 
-        executor = make_executor(
-            self.executor,
-            workers=self.workers,
-            address=self.address,
-            gpus=self.gpus,
-            cpus=self.cpus,
-            retries=self.retries,
-            cell_timeout=self.cell_timeout,
-        )
-        return run_live(
-            plan,
-            folder,
-            executor=executor,
-            data=self.data,
-            device=self.device,
-            threads=self.threads,
-            predictions=self.predictions,
-            cache=self.cache,
-            retry_failed=self.retry_failed,
-        )
+    values = {name: options[name] for name in SETTINGS}
+    places = {name: str(path.absolute()) for name, path in values.items() if isinstance(path, Path)}
+    return {
+        "executor": make_executor(options["executor"], **{name: options[name] for name in EXECUTOR}),
+        "settings": Settings(**{**values, **places}),
+        "retry_failed": options["retry_failed"],
+    }
 
 
 def bench(
@@ -119,10 +87,10 @@ def bench(
     Exit status: 0 all cells done, 1 some failed, 2 wrong plan or option, 3 the machine's or folder's fault,
     130 stopped by a signal.
     """
+    options = locals()
     from sicl.bench.plan.plan import load_plan, read_table
-    from sicl.bench.run.live import find_own_modules, show_modules, show_plan
+    from sicl.bench.run.live import find_own_modules, run_live, show_modules, show_plan
 
-    how = (executor, workers, address, gpus, cpus, retries, cell_timeout)
     find_own_modules(plan.parent)
     if dry_run:
         show_modules(read_table(plan))
@@ -130,6 +98,5 @@ def bench(
     if dry_run:
         show_plan(loaded)
         return
-    launch = Launch(data, device, *how, threads, predictions, cache, retry_failed)
-    result = launch.run(loaded, out or Path("runs") / loaded.name)
+    result = run_live(loaded, out or Path("runs") / loaded.name, **launch(options))
     raise typer.Exit(1 if result.failed else 0)

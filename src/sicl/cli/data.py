@@ -25,10 +25,10 @@ def list_datasets(data: DataOption = None) -> None:
     """List the known data sets and where they are."""
     from rich.table import Table
 
-    from sicl.bench.run.progress import make_console
+    from sicl.bench.run.live import make_console
     from sicl.data.check import CHECKED, locate
+    from sicl.data.files import data_root
     from sicl.data.load import DATASETS
-    from sicl.data.roots import data_root
 
     root = data_root(data)
     table = Table(title=f"Data sets under {root}", title_justify="left")
@@ -112,7 +112,7 @@ def check(
 ) -> None:
     """Validate what is there; names each damaged, truncated or mislabelled file."""
     from sicl.data.check import CHECKED, check_dataset
-    from sicl.data.roots import data_root
+    from sicl.data.files import data_root
     from sicl.errors import DataError
 
     wrong = 0

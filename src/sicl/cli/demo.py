@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,13 +33,14 @@ def demo(
     correctness (higher) for every calibrator, and writes a report to look at. It is a plan like any other: the same
     command shows what is there already.
     """
-    from sicl.bench.executors import make_executor
+    from sicl.bench.executors import Settings, make_executor
     from sicl.bench.run.demo import demo_plan, show_demo, title, write_summary
     from sicl.bench.run.live import run_live
 
     wanted = {"corruptions": _names(corruptions), "calibrators": _names(calibrators)}
     plan = demo_plan(method=method, n=images, **wanted)
-    result = run_live(plan, out, executor=make_executor(), device=device, show=show_demo, title=title(method))
+    how: dict[str, Any] = {"executor": make_executor(), "settings": Settings(device=device)}
+    result = run_live(plan, out, show=show_demo, title=title(method), **how)
     typer.echo(f"Numbers: {write_summary(result.records, out)}")
     raise typer.Exit(1 if result.failed else 0)
 

@@ -69,7 +69,7 @@ def _about_the_installation() -> None:
     from rich.table import Table
 
     import sicl
-    from sicl.bench.run.progress import make_console
+    from sicl.bench.run.live import make_console
 
     console = make_console()
     table = Table(title="sicl doctor", title_justify="left", show_header=False, box=None)

@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
 
-from sicl.cli.bench import (
-    Address,
-    Cache,
-    CellTimeout,
-    Cpus,
-    Data,
-    Device,
-    DryRun,
-    ExecutorName,
-    Gpus,
-    Launch,
-    Out,
-    PlanName,
-    Predictions,
-    Retries,
-    RetryFailed,
-    Threads,
-    Workers,
-)
+from sicl.cli import bench
 
 app = typer.Typer(help="Reproduce the paper's tables and figures.", no_args_is_help=True)
 
@@ -56,7 +37,7 @@ def list_presets() -> None:
     from rich.text import Text
 
     from sicl.bench.paper.presets import ALIASES, PRESETS
-    from sicl.bench.run.progress import make_console
+    from sicl.bench.run.live import make_console
 
     table = Table(box=None, show_header=False)
     for name, preset in PRESETS.items():
@@ -71,8 +52,8 @@ def list_presets() -> None:
 @app.command()
 def run(
     name: Annotated[str, typer.Argument(help=_HELP["name"])],
-    out: Out = None,
-    data: Data = None,
+    out: bench.Out = None,
+    data: bench.Data = None,
     weights: Annotated[Optional[Path], typer.Option(help=_HELP["weights"])] = None,  # noqa: UP045
     quick: Annotated[bool, typer.Option("--quick", help=_HELP["quick"])] = False,
     datasets: Annotated[Listed, typer.Option(help=_HELP["datasets"])] = None,
@@ -82,34 +63,32 @@ def run(
     seeds: Annotated[Listed, typer.Option(help=_HELP["seeds"])] = None,
     n: Annotated[Optional[int], typer.Option(help=_HELP["n"])] = None,  # noqa: UP045
     batch_size: Annotated[int, typer.Option(help=_HELP["batch_size"])] = 64,
-    device: Device = "auto",
-    executor: ExecutorName = None,
-    workers: Workers = None,
-    address: Address = None,
-    gpus: Gpus = None,
-    cpus: Cpus = 1.0,
-    retries: Retries = 2,
-    cell_timeout: CellTimeout = None,
-    threads: Threads = None,
-    predictions: Predictions = False,
-    cache: Cache = None,
-    retry_failed: RetryFailed = False,
-    dry_run: DryRun = False,
+    device: bench.Device = "auto",
+    executor: bench.ExecutorName = None,
+    workers: bench.Workers = None,
+    address: bench.Address = None,
+    gpus: bench.Gpus = None,
+    cpus: bench.Cpus = 1.0,
+    retries: bench.Retries = 2,
+    cell_timeout: bench.CellTimeout = None,
+    threads: bench.Threads = None,
+    predictions: bench.Predictions = False,
+    cache: bench.Cache = None,
+    retry_failed: bench.RetryFailed = False,
+    dry_run: bench.DryRun = False,
 ) -> None:
     """Run a table or figure, and put our numbers beside the paper's."""
-    how = (executor, workers, address, gpus, cpus, retries, cell_timeout)
-    narrow = {"datasets": datasets, "models": models, "methods": methods, "corruptions": corruptions}
-    lists = {key: _split(text) for key, text in narrow.items()}
+    options = locals()
+    lists = {key: _split(options[key]) for key in ("datasets", "models", "methods", "corruptions")}
     size = {"seeds": _numbers(seeds), "n": n, "batch_size": batch_size}
-    choice = {"weights": weights, "quick": quick, **lists, **size}
-    _run(name, choice, out, Launch(data, device, *how, threads, predictions, cache, retry_failed), dry_run)
+    _run(name, {"weights": weights, "quick": quick, **lists, **size}, options)
 
 
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(help=_HELP["name"])],
     folder: Annotated[Path, typer.Argument(help="A run's folder, or a packed file of its records.")],
-    plan: PlanName = None,
+    plan: bench.PlanName = None,
 ) -> None:
     """Put the records of an earlier run beside the paper's numbers; runs nothing, needs no data."""
     from sicl.bench.paper.presets import presets_of
@@ -139,23 +118,23 @@ def claims(
         typer.echo(f"Wrote {path}.")
 
 
-def _run(name: str, options: dict[str, Any], out: Path | None, launch: Launch, dry_run: bool) -> None:
+def _run(name: str, choice: dict[str, Any], options: Mapping[str, Any]) -> None:
     from sicl.bench.paper.presets import PRESETS, Choice, presets_of
-    from sicl.bench.run.live import show_plan
+    from sicl.bench.run.live import run_live, show_plan
 
     parts = presets_of(name)
-    plans = {part: PRESETS[part].plan(part, Choice(**options)) for part in parts}
-    if dry_run:
+    plans = {part: PRESETS[part].plan(part, Choice(**choice)) for part in parts}
+    if options["dry_run"]:
         for plan in plans.values():
             show_plan(plan)
         return
     from sicl.bench.paper.show import show_preset
 
     failed = 0
-    whole = out or Path("runs") / (plans[parts[0]].name if len(parts) == 1 else name)
+    whole = options["out"] or Path("runs") / (plans[parts[0]].name if len(parts) == 1 else name)
     for part, folder in _places(parts, whole):
-        keep = launch.predictions or PRESETS[part].predictions
-        result = replace(launch, predictions=keep).run(plans[part], folder)
+        keep = options["predictions"] or PRESETS[part].predictions
+        result = run_live(plans[part], folder, **bench.launch({**options, "predictions": keep}))
         shown = show_preset(part, result.records, folder)
         _report(part, result.records, folder, shown.parts, len(plans[part]))
         failed += len(result.failed)

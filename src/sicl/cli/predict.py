@@ -53,7 +53,7 @@ def predict(
     Writes predictions.csv (label, confidence, accepted or not) and one page with the estimated accuracy, the
     pictures to look at first, and warnings. With labels it adds how well all that held.
     """
-    from sicl.bench.run.device import choose_device
+    from sicl.bench.run.machine import choose_device
     from sicl.predict import FolderJob
 
     where = {"images": images, "out": out, "labels": labels, "classes": classes, "source": source}

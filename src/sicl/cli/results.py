@@ -23,7 +23,7 @@ def show(
     A mean says over how many cells it is; what a cell does not have is in none.
     """
     from sicl.bench.run.results import load_results
-    from sicl.bench.tables.overview import overview
+    from sicl.bench.tables.summary import overview
 
     typer.echo("\n\n".join(overview(load_results(path, plan).records) for path in where))
 

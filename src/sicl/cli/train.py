@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from sicl.data import Dataset
     from sicl.train import EpochReport, TrainSpec
     from sicl.train.loop import Labelled
@@ -52,20 +54,21 @@ def train(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     parts = [load_dataset(dataset, root=root, split=split) for split in ("train", "val")]
     spec = _spec(recipe, arch, parts[0], dataset, width=width, seed=seed, epochs=epochs, option=option or [])
-    with _Display(spec.epochs) as display:
-        result = train_to_file(
-            spec,
-            _arrays(parts[0]),
-            _arrays(parts[1]),
-            out,
-            dataset=dataset,
-            device=device,
-            half=half,
-            compile_model=compile_model,
-            on_step=display.on_step,
-            on_epoch=display.on_epoch,
-        )
-        display.show(f"{out}: validation accuracy {100 * (result.history[-1].accuracy or 0.0):.2f} %")
+    how: Any = {"dataset": dataset, "device": device, "half": half, "compile_model": compile_model}
+    with _progress() as bar:
+        task = bar.add_task("training", total=None)
+
+        def on_step(step: int, n_steps: int) -> None:
+            bar.update(task, completed=step, total=n_steps)
+
+        def on_epoch(report: EpochReport) -> None:
+            accuracy = "" if report.accuracy is None else f"  val accuracy {100 * report.accuracy:.2f} %"
+            told = f"epoch {report.epoch}/{spec.epochs}  loss {report.loss:.4f}{accuracy}  {report.seconds:.1f} s"
+            bar.console.print(told, highlight=False, markup=False, emoji=False)
+
+        images, held_out = map(_arrays, parts)
+        result = train_to_file(spec, images, held_out, out, on_step=on_step, on_epoch=on_epoch, **how)
+    typer.echo(f"{out}: validation accuracy {100 * (result.history[-1].accuracy or 0.0):.2f} %")
 
 
 def _spec(
@@ -88,36 +91,9 @@ def _arrays(data: Dataset) -> Labelled:
     return data.images[np.arange(len(data), dtype=np.int64)], data.labels
 
 
-class _Display:
-    """A progress bar over the epoch's steps, and one line an epoch."""
+def _progress() -> Progress:
+    """Return a progress bar over an epoch's steps."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    def __init__(self, n_epochs: int) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._n_epochs = n_epochs
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-        )
-        self._task = self._progress.add_task("training", total=None)
-
-    def __enter__(self) -> _Display:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def on_step(self, step: int, n_steps: int) -> None:
-        self._progress.update(self._task, completed=step, total=n_steps)
-
-    def on_epoch(self, report: EpochReport) -> None:
-        accuracy = "" if report.accuracy is None else f"  val accuracy {100 * report.accuracy:.2f} %"
-        self.show(
-            f"epoch {report.epoch}/{self._n_epochs}  loss {report.loss:.4f}{accuracy}  {report.seconds:.1f} s"
-        )
-
-    def show(self, line: str) -> None:
-        self._progress.console.print(line, highlight=False, markup=False, emoji=False)
+    name = TextColumn("{task.description}", markup=False)
+    return Progress(name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -18,10 +18,10 @@ def watch(
     from rich.console import Console
     from rich.live import Live
 
-    from sicl.monitor.view import View
+    from sicl.monitor.view import LogView
 
     console = Console()
-    view = View(log)
+    view = LogView(log)
     view.read()
     if once:
         console.print(view.frame())

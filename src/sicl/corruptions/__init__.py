@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sicl.corruptions import _frost, blur, digital, extra, noise, weather
+from sicl.corruptions import blur, digital, noise, spatter, weather
 from sicl.corruptions._constants import (
     CATEGORIES,
     CONSTANTS,
@@ -21,7 +21,7 @@ from sicl.corruptions._constants import (
     VALIDATION_CORRUPTIONS,
     Constants,
 )
-from sicl.corruptions._random import Draws
+from sicl.corruptions._random import ImageDraws
 from sicl.errors import (
     LARGEST_INT,
     InputError,
@@ -36,28 +36,12 @@ from sicl.errors import (
 __all__ = ["CATEGORIES", "CORRUPTIONS", "VALIDATION_CORRUPTIONS", "corrupt"]
 
 Images = TypeVar("Images", Tensor, npt.NDArray[Any])
-_Corruption = Callable[[Tensor, Constants, Draws], Tensor]
+_Corruption = Callable[[Tensor, Constants, ImageDraws], Tensor]
 
+_MODULES = (noise, blur, weather, digital, spatter)
 _FUNCTIONS: dict[str, _Corruption] = {
-    "gaussian_noise": noise.gaussian_noise,
-    "shot_noise": noise.shot_noise,
-    "impulse_noise": noise.impulse_noise,
-    "defocus_blur": blur.defocus_blur,
-    "glass_blur": blur.glass_blur,
-    "motion_blur": blur.motion_blur,
-    "zoom_blur": blur.zoom_blur,
-    "snow": weather.snow,
-    "frost": weather.frost,
-    "fog": weather.fog,
-    "brightness": digital.brightness,
-    "contrast": digital.contrast,
-    "elastic_transform": digital.elastic_transform,
-    "pixelate": digital.pixelate,
-    "jpeg_compression": digital.jpeg_compression,
-    "speckle_noise": noise.speckle_noise,
-    "gaussian_blur": blur.gaussian_blur,
-    "spatter": extra.spatter,
-    "saturate": digital.saturate,
+    name: next(getattr(module, name) for module in _MODULES if hasattr(module, name))
+    for name in (*CORRUPTIONS, *VALIDATION_CORRUPTIONS)
 }
 
 _SMALLEST_SIDE = 8
@@ -101,14 +85,14 @@ def corrupt(
     batch = _as_tensor(images)
     function, values = _chosen(batch, name, severity, constants)
     if name == "frost" and frost_folder is not None:
-        function = partial(weather.frost, textures=_frost.read_textures(frost_folder, int(values[2])))
+        function = partial(weather.frost, textures=weather.read_textures(frost_folder, int(values[2])))
     numbers = _numbers(len(batch), first_index, indices)
     out = torch.empty_like(batch)
     n_values = _CHUNK_VALUES.get(batch.device.type, _DEVICE_CHUNK_VALUES)
     size = max(1, n_values // max(1, batch[0].numel())) if len(batch) else 1
     with torch.no_grad():
         for start in range(0, len(batch), size):
-            draws = Draws(seed, f"{name}/{int(severity)}", numbers[start : start + size], batch.device)
+            draws = ImageDraws(seed, f"{name}/{int(severity)}", numbers[start : start + size], batch.device)
             out[start : start + size] = function(batch[start : start + size], values, draws)
     return out if isinstance(images, Tensor) else out.numpy()
 

@@ -4,36 +4,6 @@ from __future__ import annotations
 
 Constants = tuple[float, ...]
 
-CORRUPTIONS: tuple[str, ...] = (
-    "gaussian_noise",
-    "shot_noise",
-    "impulse_noise",
-    "defocus_blur",
-    "glass_blur",
-    "motion_blur",
-    "zoom_blur",
-    "snow",
-    "frost",
-    "fog",
-    "brightness",
-    "contrast",
-    "elastic_transform",
-    "pixelate",
-    "jpeg_compression",
-)
-"""The fifteen corruptions results are reported on, in the paper's order."""
-
-VALIDATION_CORRUPTIONS: tuple[str, ...] = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-"""The four extra corruptions that may be used for tuning."""
-
-CATEGORIES: dict[str, tuple[str, ...]] = {
-    "noise": CORRUPTIONS[0:3],
-    "blur": CORRUPTIONS[3:7],
-    "weather": CORRUPTIONS[7:11],
-    "digital": CORRUPTIONS[11:15],
-}
-"""The fifteen by kind."""
-
 
 def _each(*values: float) -> tuple[Constants, ...]:
     return tuple((value,) for value in values)
@@ -123,6 +93,20 @@ IMAGENET: dict[str, tuple[Constants, ...]] = {
     ),
     "saturate": ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
 }
+
+CORRUPTIONS: tuple[str, ...] = tuple(CIFAR)[:15]
+"""The fifteen corruptions results are reported on, in the paper's order."""
+
+VALIDATION_CORRUPTIONS: tuple[str, ...] = tuple(CIFAR)[15:]
+"""The four extra corruptions that may be used for tuning."""
+
+CATEGORIES: dict[str, tuple[str, ...]] = {
+    "noise": CORRUPTIONS[0:3],
+    "blur": CORRUPTIONS[3:7],
+    "weather": CORRUPTIONS[7:11],
+    "digital": CORRUPTIONS[11:15],
+}
+"""The fifteen by kind."""
 
 CONSTANTS: dict[str, dict[str, tuple[Constants, ...]]] = {"cifar": CIFAR, "imagenet": IMAGENET}
 

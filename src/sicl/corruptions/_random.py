@@ -18,7 +18,7 @@ _WEYL = 0x9E3779B97F4A7C15
 _NORMAL_BITS = 16
 
 
-class Draws:
+class ImageDraws:
     """The random numbers of a batch of images: row i depends on image i's key only.
 
     Bits come from an integer hash of (key, element), so a row is the same in any batch, on any device.
@@ -59,13 +59,15 @@ class Draws:
         cells = (words >> 9) & 0x7FFFFF
         return cells.float().add_(0.5).mul_(2.0**-23).reshape(len(self), *shape)
 
+    def ranks(self, count: int) -> Tensor:
+        """Return N x `count` int32, uniform on 0, ..., 2**16 - 1: two of each 32 bits."""
+        words = self.bits((count + 1) // 2)
+        return torch.cat([words & 0xFFFF, (words >> 16) & 0xFFFF], dim=1)[:, :count]
+
     def normal(self, *shape: int) -> Tensor:
         """Return N x `shape` float32, standard normal at 2**16 quantiles (so within 4.4 deviations)."""
-        count = math.prod(shape)
-        words = self.bits((count + 1) // 2)
-        ranks = torch.cat([words & 0xFFFF, (words >> 16) & 0xFFFF], dim=1)[:, :count]
         table = _normal_table().to(self.device)
-        return table.index_select(0, ranks.reshape(-1)).reshape(len(self), *shape)
+        return table.index_select(0, self.ranks(math.prod(shape)).reshape(-1)).reshape(len(self), *shape)
 
     def integers(self, low: int, high: int, *shape: int) -> Tensor:
         """Return N x `shape` int64, uniform on low, ..., high - 1."""

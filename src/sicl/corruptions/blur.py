@@ -8,28 +8,28 @@ from torch import Tensor
 
 from sicl.corruptions._constants import Constants
 from sicl.corruptions._filters import centre_zoom, defocus, divide, motion, smooth, to_uint8
-from sicl.corruptions._random import Draws
+from sicl.corruptions._random import ImageDraws
 
 
-def gaussian_blur(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
+def gaussian_blur(images: Tensor, constants: Constants, draws: ImageDraws) -> Tensor:
     """Smooth with a Gaussian of `constants[0]` pixels."""
     return to_uint8(smooth(images, constants[0]))
 
 
-def defocus_blur(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
+def defocus_blur(images: Tensor, constants: Constants, draws: ImageDraws) -> Tensor:
     """Average over a disk of radius `constants[0]`, itself smoothed by `constants[1]`."""
     radius, alias_sigma = constants
     # the weights sum to 1 but for rounding: the small offset keeps whole grey levels from falling below
     return to_uint8(defocus(images, radius, alias_sigma) + 1e-3)
 
 
-def motion_blur(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
+def motion_blur(images: Tensor, constants: Constants, draws: ImageDraws) -> Tensor:
     """Smear along a random direction within 45 degrees of horizontal."""
     radius, sigma = constants
     return to_uint8(motion(images, radius, sigma, draws.angles(-45, 45)))
 
 
-def zoom_blur(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
+def zoom_blur(images: Tensor, constants: Constants, draws: ImageDraws) -> Tensor:
     """Average the image with its own enlargements about the centre."""
     largest, step = constants
     factors = np.arange(1, largest, step)
@@ -40,7 +40,7 @@ def zoom_blur(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
     return to_uint8(divide(total, len(factors) + 1) + 1e-3)
 
 
-def glass_blur(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
+def glass_blur(images: Tensor, constants: Constants, draws: ImageDraws) -> Tensor:
     """Smooth, displace each pixel locally `rounds` times, smooth again."""
     sigma, reach, rounds = constants[0], int(constants[1]), int(constants[2])
     n, height, width, channels = images.shape
@@ -54,7 +54,7 @@ def glass_blur(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
     return to_uint8(smooth(pixels.reshape(images.shape), sigma))
 
 
-def _displaced(height: int, width: int, reach: int, draws: Draws) -> Tensor:
+def _displaced(height: int, width: int, reach: int, draws: ImageDraws) -> Tensor:
     """Return N x H W: the pixel each pixel gets its colour from in one round of the reference's loop.
 
     The reference visits pixels from the last to the first and means to swap each with a random

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from sicl.corruptions._constants import Constants
 from sicl.corruptions._filters import bilinear, box_resize, divide, smooth, to_uint8
-from sicl.corruptions._random import Draws
+from sicl.corruptions._random import ImageDraws
 
 _Bytes = npt.NDArray[np.uint8]
 
 _SMALL_SIDE = 64
 
 
-def brightness(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
+def brightness(images: Tensor, constants: Constants, draws: ImageDraws) -> Tensor:
     """Raise the HSV value by `constants[0]`: hue and saturation stay, so colours scale together."""
     pixels = images.float()
     value = pixels.amax(dim=3, keepdim=True)
@@ -30,7 +30,7 @@ def brightness(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
     return to_uint8(torch.where(value > 0, scaled, raised))
 
 
-def saturate(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
+def saturate(images: Tensor, constants: Constants, draws: ImageDraws) -> Tensor:
     """Multiply the HSV saturation by `constants[0]` and add `constants[1]`."""
     pixels = images.float()
     value = pixels.amax(dim=3, keepdim=True)
@@ -44,21 +44,21 @@ def saturate(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
     return to_uint8(value - value * target * share + 1e-3)
 
 
-def contrast(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
+def contrast(images: Tensor, constants: Constants, draws: ImageDraws) -> Tensor:
     """Shrink the distance to each channel's mean by the factor `constants[0]`."""
     n_pixels = images.shape[1] * images.shape[2]
     means = divide(images.sum(dim=(1, 2), keepdim=True, dtype=torch.int64).double(), n_pixels)
     return to_uint8((images.double() - means).mul_(constants[0]).add_(means))
 
 
-def pixelate(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
+def pixelate(images: Tensor, constants: Constants, draws: ImageDraws) -> Tensor:
     """Shrink by the factor `constants[0]` with a box filter and enlarge again."""
     height, width = images.shape[1:3]
     small = box_resize(images, int(height * constants[0]), int(width * constants[0]))
     return to_uint8(box_resize(small, height, width))
 
 
-def jpeg_compression(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
+def jpeg_compression(images: Tensor, constants: Constants, draws: ImageDraws) -> Tensor:
     """Write and read as JPEG of quality `constants[0]`, on the CPU."""
     quality = int(constants[0])
     # coding a small image is mostly interpreter work, which threads only get in the way of
@@ -75,7 +75,7 @@ def _through_jpeg(image: _Bytes, quality: int) -> _Bytes:
     return np.array(Image.open(file))
 
 
-def elastic_transform(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
+def elastic_transform(images: Tensor, constants: Constants, draws: ImageDraws) -> Tensor:
     """Warp by a random affine map, then by a smooth random displacement."""
     reach, sigma, affine_reach = constants
     height, width = images.shape[1:3]
@@ -91,7 +91,7 @@ def elastic_transform(images: Tensor, constants: Constants, draws: Draws) -> Ten
     return to_uint8(bilinear(warped, place_rows, place_columns, "reflect"))
 
 
-def _affine_places(rows: Tensor, columns: Tensor, reach: float, draws: Draws) -> tuple[Tensor, Tensor]:
+def _affine_places(rows: Tensor, columns: Tensor, reach: float, draws: ImageDraws) -> tuple[Tensor, Tensor]:
     """Where each output pixel reads when three corners of a centred square move by up to `reach`."""
     height, width = rows.numel(), columns.numel()
     half = min(height, width) // 3

@@ -11,28 +11,25 @@ from torch import Tensor
 
 from sicl.corruptions._constants import Constants
 from sicl.corruptions._filters import to_uint8
-from sicl.corruptions._random import Draws
+from sicl.corruptions._random import ImageDraws
 
 _RANKS = 1 << 16
 
 
-def gaussian_noise(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
+def gaussian_noise(images: Tensor, constants: Constants, draws: ImageDraws) -> Tensor:
     """Add normal noise of standard deviation `constants[0]` (of the full range)."""
     return to_uint8(draws.normal(*images.shape[1:]).mul_(255 * constants[0]).add_(images))
 
 
-def speckle_noise(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
+def speckle_noise(images: Tensor, constants: Constants, draws: ImageDraws) -> Tensor:
     """Add normal noise whose deviation is `constants[0]` times the value itself."""
     return to_uint8(draws.normal(*images.shape[1:]).mul_(constants[0]).add_(1.0).mul_(images))
 
 
-def shot_noise(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
+def shot_noise(images: Tensor, constants: Constants, draws: ImageDraws) -> Tensor:
     """Replace each value by a Poisson count of mean `constants[0]` times the value, scaled back."""
     table = _poisson_table(constants[0]).to(images.device)
-    count = images[0].numel()
-    words = draws.bits((count + 1) // 2)
-    ranks = torch.cat([words & 0xFFFF, (words >> 16) & 0xFFFF], dim=1)[:, :count]
-    cells = images.reshape(len(images), -1).int() * _RANKS + ranks
+    cells = images.reshape(len(images), -1).int() * _RANKS + draws.ranks(images[0].numel())
     return table.index_select(0, cells.reshape(-1)).reshape(images.shape)
 
 
@@ -49,7 +46,7 @@ def _poisson_table(rate: float) -> Tensor:
     return torch.from_numpy(table.reshape(-1))
 
 
-def impulse_noise(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
+def impulse_noise(images: Tensor, constants: Constants, draws: ImageDraws) -> Tensor:
     """Set a share `constants[0]` of the values to 0 or 255, as often one as the other."""
     chance = draws.uniform(*images.shape[1:])
     noisy = images.masked_fill(chance < constants[0] / 2, 0)

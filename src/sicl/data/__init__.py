@@ -1,9 +1,9 @@
 """Clean and corrupted image data sets, their published layouts, and where to get them."""
 
 from sicl.data.dataset import CLEAN, CorruptedImages, Dataset, source_data
+from sicl.data.files import data_root
 from sicl.data.images import Images
 from sicl.data.load import DATASETS, load_dataset
-from sicl.data.roots import data_root
 
 __all__ = [
     "CLEAN",

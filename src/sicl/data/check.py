@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from sicl.data.cifar import CIFARS, layout_of, load_cifar
 from sicl.data.corrupted import ArrayFolder, made_severities, read_c_labels
 from sicl.data.dataset import Dataset, check_labels
+from sicl.data.files import candidates, data_root
 from sicl.data.folders import IMAGENET_C_FOLDERS, IMAGENET_FOLDERS
 from sicl.data.images import Absent, Files
 from sicl.data.load import DATASETS, find_arrays, load_dataset
-from sicl.data.roots import candidates, data_root
 from sicl.errors import DataError, SiclError, require_choice
 
 CHECKED = tuple(name for name in DATASETS if name not in ("noise", "folder:PATH"))

@@ -65,7 +65,6 @@ class ArrayFolder:
         return sorted(path.stem for path in self.folder.glob("*.npy") if path.stem != "labels")
 
     def describe(self) -> dict[str, object]:
-        """Say where they are, for the provenance."""
         manifest = self.folder / MANIFEST
         return {
             "corrupted": "made" if manifest.is_file() else "published",
@@ -93,7 +92,6 @@ class ImageFolders:
         return Files(paths, self.size, self.size)[np.arange(len(paths), dtype=np.int64)]
 
     def describe(self) -> dict[str, object]:
-        """Say where they are, for the provenance."""
         return {"corrupted": "published", "corrupted_path": str(self.folder)}
 
 

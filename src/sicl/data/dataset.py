@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sicl.data.images import Images, Positions, Uint8Images, View, prepared
+from sicl.data.images import Images, Positions, Subset, Uint8Images, prepared
 from sicl.errors import LARGEST_INT, DataError, OptionError, require_between, require_count, require_integer
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Dataset:
         """Return the data set of some positions, in that order, without copying images."""
         chosen = np.asarray(positions, np.int64)
         return replace(
-            self, images=View(self.images, chosen), labels=self.labels[chosen], indices=self.indices[chosen]
+            self, images=Subset(self.images, chosen), labels=self.labels[chosen], indices=self.indices[chosen]
         )
 
     def prepared(self, preprocess: Preprocess | None) -> Dataset:
@@ -170,6 +171,36 @@ def split_positions(count: int, split: str) -> Positions:
     if split == "val":
         return np.flatnonzero(every % 10 == 9).astype(np.int64)
     raise OptionError(f"`split` must be train, val or test; got {split!r}.")
+
+
+def arrays_dataset(
+    name: str,
+    images: Uint8Images,
+    labels: NDArray[np.int64],
+    classes: tuple[str, ...] | None,
+    split: str,
+    *,
+    whole: bool = False,
+    **stated: object,
+) -> Dataset:
+    """Return a split of images in memory, of training images those of "train" or "val".
+
+    Args:
+        name: of the data set.
+        images: all of a file's.
+        labels: theirs.
+        classes: their names.
+        split: "test", "train" or "val".
+        whole: these are the split's images already.
+        stated: what else the provenance says.
+    """
+    indices = np.arange(len(labels), dtype=np.int64)
+    if split != "test" and not whole:
+        indices = split_positions(len(labels), split)
+        images, labels = images[indices], labels[indices]
+    crc = f"crc32:{zlib.crc32(np.ascontiguousarray(images).tobytes()):08x}"
+    stated = {"dataset": name, "split": split, **stated, "count": len(labels), "checksum": crc}
+    return Dataset(name, images, labels, classes, indices, stated)
 
 
 def source_data(

@@ -1,17 +1,23 @@
-"""Download a file with resume and checksum; a broken connection costs the missing bytes only."""
+"""Download a file with resume and checksum, and unpack it: whole or not there, and never outside its folder."""
 
 from __future__ import annotations
 
 import hashlib
 import http.client
+import os
+import shutil
+import tarfile
+import tempfile
 import time
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
-from sicl.errors import DataError
+from sicl.data.files import MOST_BYTES
+from sicl.errors import DataError, reason
 
 Progress: TypeAlias = Callable[[int, int | None], None]
 """Called with the bytes done and, where known, the bytes in all."""
@@ -43,13 +49,13 @@ def download(
     failures = 0
     while True:
         before = _size(part)
-        reason = _attempt(url, part, progress, timeout)
-        if reason is None:
+        fault = _attempt(url, part, progress, timeout)
+        if fault is None:
             break
         failures = 0 if _size(part) > before else failures + 1
         if failures >= retries:
             raise DataError(
-                f"`{url}` could not be downloaded after {retries} tries ({reason}); {_size(part):,} bytes are kept in "
+                f"`{url}` could not be downloaded after {retries} tries ({fault}); {_size(part):,} bytes are kept in "
                 f"`{part}`: run the same command again to go on."
             )
         time.sleep(wait * failures)
@@ -143,3 +149,75 @@ def wrong_checksum(path: Path, md5: str, sha256: str = "") -> str:
         if published and digest.hexdigest() != published:
             return f"{name} {digest.hexdigest()}, the published one has {published}"
     return ""
+
+
+MOST_EXPANSION = 100
+"""How many times its own size an archive above 10 MB may unpack to (smaller ones: 1 GiB)."""
+
+
+def unpack(archive: Path, folder: Path) -> list[Path]:
+    """Unpack a tar archive's top-level entries into `folder`; return where they are.
+
+    Everything goes to a temporary folder beside it first and is renamed when complete.
+
+    Raises:
+        DataError: the archive is damaged, or an entry is a link, a device or would leave the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=folder) as temporary:
+        place = Path(temporary)
+        try:
+            with tarfile.open(archive) as tar:
+                left = max(MOST_BYTES, MOST_EXPANSION * archive.stat().st_size)
+                for member in tar:
+                    left -= member.size
+                    if left < 0:
+                        raise DataError(
+                            f"`{archive}` unpacks to more than {MOST_EXPANSION} times its size; it is not unpacked."
+                        )
+                    _extract(tar, member, place, archive)
+        except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+            raise DataError(
+                f"`{archive}` is damaged or truncated ({reason(error)}); get it again."
+            ) from error
+        return [_move(entry, folder / entry.name) for entry in sorted(place.iterdir())]
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path, archive: Path) -> None:
+    path = PurePosixPath(member.name)
+    if (
+        path.is_absolute()
+        or ".." in path.parts
+        or "\\" in member.name
+        or not (member.isfile() or member.isdir())
+    ):
+        raise DataError(
+            f"`{archive}` has the entry {member.name!r}, a link, device or path outside its folder; it is not unpacked."
+        )
+    target = place / path
+    if member.isdir():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    source = tar.extractfile(member)
+    if source is None:
+        raise DataError(f"`{archive}` has the entry {member.name!r}, which cannot be read.")
+    with source, target.open("wb") as file:
+        shutil.copyfileobj(source, file, 1 << 20)
+    if target.stat().st_size != member.size:
+        raise DataError(f"`{archive}` is truncated in {member.name!r}; get it again.")
+
+
+def _move(entry: Path, target: Path) -> Path:
+    """Put an unpacked entry into place; an older one of that name is swapped out, never mixed with the new."""
+    if target.exists():
+        old = target.with_name(f".old-{os.getpid()}-{target.name}")
+        target.replace(old)
+        entry.replace(target)
+        if old.is_dir():
+            shutil.rmtree(old)
+        else:
+            old.unlink()
+        return target
+    entry.replace(target)
+    return target

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from sicl.data.corrupted import ImageFolders
 from sicl.data.dataset import UNLABELLED, Dataset, split_positions
+from sicl.data.files import candidates
 from sicl.data.images import Absent, Files, Images, Positions, first_image_size, image_files
-from sicl.data.roots import candidates
 from sicl.errors import DataError, OptionError
 
 if TYPE_CHECKING:

@@ -1,18 +1,55 @@
-"""Get a data set: download, verify, unpack."""
+"""Get a data set: the official archives with their checksums; download, verify, unpack."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from sicl.data.archives import ARCHIVES, Archive
-from sicl.data.download import Progress, download, wrong_checksum
+from sicl.data.download import Progress, download, unpack, wrong_checksum
+from sicl.data.files import data_root
 from sicl.data.load import DATASETS
-from sicl.data.roots import data_root
-from sicl.data.unpack import unpack
 from sicl.errors import DataError, OptionError, nearest, require_choice
+
+
+@dataclass(frozen=True)
+class Archive:
+    """One file to download.
+
+    Args:
+        url: where it is published.
+        md5: as its publisher lists it: it tells damage.
+        n_bytes: its size, where known.
+        creates: the path under the data root that it becomes; an archive is unpacked into the folder of that.
+        unpack: False for a file that is kept as it is.
+        sha256: of the same file, where it is known: it tells forgery (SVHN is published without https).
+    """
+
+    url: str
+    md5: str
+    creates: str
+    n_bytes: int | None = None
+    unpack: bool = True
+    sha256: str = ""
+
+    @property
+    def filename(self) -> str:
+        """The last part of the address."""
+        return self.url.rsplit("/", 1)[1].partition("?")[0]
+
+
+def _published() -> dict[str, dict[str, Archive]]:
+    table = json.loads(files("sicl.data").joinpath("archives.json").read_text(encoding="utf-8"))
+    return {name: {part: Archive(**entry) for part, entry in parts.items()} for name, parts in table.items()}
+
+
+ARCHIVES = _published()
+"""The archives of each data set, by part."""
 
 
 def get_dataset(
@@ -24,8 +61,7 @@ def get_dataset(
     archive: Path | None = None,
     keep: bool = False,
     progress: Callable[[str], Progress] | None = None,
-    retries: int = 8,
-    wait: float = 1.0,
+    **tries: float,
 ) -> list[Path]:
     """Download and unpack a data set's official archives into the data root; what is there already stays.
 
@@ -37,8 +73,7 @@ def get_dataset(
         archive: a local copy to verify and unpack instead of downloading.
         keep: keep the downloaded archive after unpacking.
         progress: makes the callback that follows one file's download.
-        retries: how many tries without a byte end a download.
-        wait: seconds to wait after the first such try; each further one waits longer.
+        tries: `retries` and `wait`, as of `download`.
     """
     chosen = _chosen(name, parts)
     if archive is not None and len(chosen) != 1:
@@ -50,7 +85,7 @@ def get_dataset(
     for entry in chosen:
         target = folder / entry.creates
         if not target.exists():
-            file = archive or _download(entry, folder, mirror, progress, retries, wait)
+            file = archive or _download(entry, folder, mirror, progress, tries)
             _install(entry, file, folder, keep=keep or archive is not None)
         created.append(target)
     return created
@@ -79,17 +114,14 @@ def _download(
     folder: Path,
     mirror: str | None,
     progress: Callable[[str], Progress] | None,
-    retries: int,
-    wait: float,
+    tries: Mapping[str, Any],
 ) -> Path:
     url = f"{mirror.rstrip('/')}/{entry.filename}" if mirror else entry.url
     follow = progress(entry.filename) if progress is not None else None
     path = folder / "downloads" / entry.filename
     if path.is_file() and not wrong_checksum(path, entry.md5, entry.sha256):
         return path
-    return download(
-        url, path, md5=entry.md5, sha256=entry.sha256, progress=follow, retries=retries, wait=wait
-    )
+    return download(url, path, md5=entry.md5, sha256=entry.sha256, progress=follow, **tries)
 
 
 def _install(entry: Archive, file: Path, folder: Path, *, keep: bool) -> None:
@@ -104,7 +136,7 @@ def _install(entry: Archive, file: Path, folder: Path, *, keep: bool) -> None:
         shutil.copyfile(file, part)
         part.replace(target)
     else:
-        unpack(file, folder / entry.folder)
+        unpack(file, target.parent)
         if not target.exists():
             raise DataError(
                 f"`{file}` was unpacked but has no `{entry.creates}`; it is not the published archive."

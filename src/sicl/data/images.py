@@ -41,7 +41,7 @@ class Images(Protocol):
 
 
 @dataclass(frozen=True)
-class View:
+class Subset:
     """Some positions of another store, without copying it."""
 
     base: Images
@@ -49,7 +49,6 @@ class View:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """N, H, W, 3."""
         return (len(self.positions), *self.base.shape[1:])
 
     def __getitem__(self, positions: Positions) -> Uint8Images:
@@ -78,7 +77,6 @@ class Resized:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """N, size, size, 3."""
         return (self.base.shape[0], self.size, self.size, 3)
 
     def __getitem__(self, positions: Positions) -> Uint8Images:
@@ -103,7 +101,6 @@ class Noise:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """count, size, size, 3."""
         return (self.count, self.size, self.size, 3)
 
     def __getitem__(self, positions: Positions) -> Uint8Images:
@@ -131,20 +128,15 @@ class Files:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """N, size, size, 3."""
         return (len(self.paths), self.size, self.size, 3)
 
     def __getitem__(self, positions: Positions) -> Uint8Images:
         """Decode the files at `positions` in parallel threads."""
         paths = [self.paths[position] for position in positions]
         images = np.empty((len(paths), self.size, self.size, 3), np.uint8)
-        if len(paths) < 16:
-            decoded = map(self._read, paths)
-            for image, pixels in zip(images, decoded):
-                image[...] = pixels
-            return images
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            for image, pixels in zip(images, pool.map(self._read, paths)):
+            decoded = map(self._read, paths) if len(paths) < 16 else pool.map(self._read, paths)
+            for image, pixels in zip(images, decoded):
                 image[...] = pixels
         return images
 
@@ -173,8 +165,8 @@ def centre_crop(image: Image.Image, size: int, resize: int) -> Image.Image:
 
 def prepared(images: Images, preprocess: Preprocess) -> Images:
     """Return image files resized and cropped as a model states; other stores have their size already."""
-    if isinstance(images, View):
-        return View(prepared(images.base, preprocess), images.positions)
+    if isinstance(images, Subset):
+        return Subset(prepared(images.base, preprocess), images.positions)
     if isinstance(images, Files):
         return Files(images.paths, preprocess.size, preprocess.resize or preprocess.size, preprocess)
     return images

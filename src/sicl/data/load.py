@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +14,12 @@ from numpy.typing import NDArray
 
 from sicl.data.cifar import CIFARS, load_cifar
 from sicl.data.corrupted import ArrayFolder, made_severities, read_c_labels
-from sicl.data.dataset import Dataset, check_labels
+from sicl.data.dataset import Dataset, arrays_dataset, check_labels
 from sicl.data.digits import load_mnist, load_svhn
-from sicl.data.embedded import load_demo
+from sicl.data.files import candidates, data_root
 from sicl.data.folders import load_folder, load_imagenet, load_imagenet_c
 from sicl.data.images import Absent, Images, Noise
-from sicl.data.roots import candidates, data_root
+from sicl.data.sheets import read_sheet
 from sicl.errors import (
     DataError,
     OptionError,
@@ -161,3 +163,27 @@ def _stamp(folder: Path) -> str:
                 file.seek(start)
                 digest.update(file.read(_PROBE))
     return f"probe:{digest.hexdigest()[:16]}"
+
+
+N_TEST = 1500
+"""The first 1,500 images are the test part, the other 400 stand in for source validation data."""
+
+
+def load_demo(split: str = "test") -> Dataset:
+    """Load the first 1,900 images of the CIFAR-10 test set: 1,500 to stream ("test"), 400 to fit on ("val").
+
+    None of them was used to train the demonstration model.
+    """
+    if split not in ("test", "val"):
+        raise OptionError(
+            f"the demo data have the splits test and val, got {split!r}; load cifar10 to train."
+        )
+    folder = files("sicl.data") / "_embedded"
+    content = json.loads((folder / "labels.json").read_text())
+    labels = np.array(content["labels"], np.int64)
+    with (folder / "cifar10-test-1900.webp").open("rb") as file:
+        images = read_sheet(file, count=len(labels))
+    part = slice(0, N_TEST) if split == "test" else slice(N_TEST, None)
+    classes = tuple(content["classes"])
+    made = arrays_dataset("demo", images[part], labels[part], classes, split, whole=True, layout="embedded")
+    return replace(made, indices=np.arange(len(labels), dtype=np.int64)[part])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
-import threading
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sicl.data.limits import require_size
+from sicl.data.files import require_size, written
 from sicl.errors import DataError, reason
 
 
@@ -92,34 +90,11 @@ def write_npy(path: Path, shape: tuple[int, ...], pieces: Iterable[tuple[int, ND
 
     The file is written aside and renamed. Plain writes, not a writable map: a full disk is an error, not a crash.
     """
-    part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
     row = int(np.prod(shape[1:], dtype=np.int64))
-    try:
-        with part.open("wb") as file:
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-            begin = file.tell()
-            for start, rows in pieces:
-                file.seek(begin + start * row)
-                file.write(np.ascontiguousarray(rows, np.uint8).data)
-            file.truncate(begin + shape[0] * row)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        sync_folder(path.parent)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def sync_folder(folder: str | os.PathLike[str]) -> None:
-    """Bring a folder's names to the disk: a renamed file is safe only with its folder."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows opens no folders.
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:  # Some network file systems cannot; then the rename has to do.
-        pass
-    finally:
-        os.close(descriptor)
+    with written(path) as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        begin = file.tell()
+        for start, rows in pieces:
+            file.seek(begin + start * row)
+            file.write(np.ascontiguousarray(rows, np.uint8).data)
+        file.truncate(begin + shape[0] * row)

@@ -42,6 +42,7 @@ def find_point(model: nn.Module, layer: str = "auto") -> Point:
     """
     if layer in ("auto", "stem"):
         point = _first_point(model)
+        # What enters a plain layer may be the images themselves: only a composite stage has a stem before it.
         composite = any(True for _ in model.get_submodule(point.name).children())
         if layer == "stem" and composite:
             return Point(_called(model, point.name, 0), "input")
@@ -71,6 +72,7 @@ def find_stages(model: nn.Module) -> list[str]:
     blocks = _transformer_blocks(model)
     if blocks:
         return blocks
+    # Named stages tell more than their layers; norms alone are the last resort.
     stages = _composite_stages(model) or _sequential_stages(model)
     if stages:
         return stages
@@ -84,6 +86,7 @@ def _composite_stages(model: nn.Module) -> list[str]:
 def _first_point(model: nn.Module) -> Point:
     blocks = _transformer_blocks(model)
     if blocks:
+        # Where tokens have not been mixed yet, like feature maps before the first stage.
         return Point(blocks[0], "input")
     stages = find_stages(model)
     if stages:
@@ -112,11 +115,13 @@ def _transformer_blocks(model: nn.Module) -> list[str]:
     """
     stages = _composite_stages(model)
     for name, module in model.named_modules():
+        # Modules come in definition order: the stage stands before any block.
         if stages and name == stages[0]:
             return []
         if not isinstance(module, nn.ModuleList | nn.Sequential) or len(module) < 2:
             continue
         children = _children(name, module)
+        # A list of unlike children is a whole network written as a sequence.
         alike = len({type(child) for _, child in children}) == 1
         if alike and all(_is_transformer_block(child) for _, child in children):
             return [n for n, _ in children]
@@ -139,6 +144,7 @@ def _numbered_stages(model: nn.Module) -> list[str]:
         children = _children(parent_name, parent)
         numbered = [(n, child) for n, child in children if _NUMBERED.match(n.rpartition(".")[2])]
         names = [n for n, child in numbered if any(True for _ in child.children()) and _count(child, _CONVS)]
+        # One numbered child is a coincidence of names.
         if len(names) >= 2:
             return names
     return []
@@ -176,5 +182,6 @@ def _after_norms(children: list[tuple[str, nn.Module]]) -> list[str]:
         if norm_layers(module):
             following = children[i + 1] if i + 1 < len(children) else None
             plain = following is not None and not any(True for _ in following[1].parameters())
+            # An activation belongs to the norm before it: what it cuts off is no part of the style.
             ends.append(following[0] if following is not None and plain else name)
     return ends

@@ -98,9 +98,11 @@ class Engine:
     def begin(self, images: Tensor, like: Recorded | None = None) -> Begun:
         """Run a clean batch up to the cut, the network as it stands; normalised `like` another, at level "plain"."""
         images = _channels_last(images)
+        # A method may switch its norms to other statistics, and the twin was made for the old ones.
         if not self._chosen or (self._passes is not None and not self._passes.fits(images)):
             self._choose(images)
         begun = self.split.begin(images, like) if self._passes is None else self._passes.begin(images)
+        # The widest place decides how many rows fit: a layer after the cut, or the cut itself.
         self._row_bytes = max(self.split.widest, begun.base[0].numel()) * begun.base.element_size()
         return begun
 
@@ -128,24 +130,28 @@ class Engine:
         """
         if not isinstance(temperature, Tensor):
             temperature = labels.new_full((), temperature, dtype=torch.float32)
+        # Rows beside the batch are sent too: variants share their statistics with them.
         rows = len(begun)
         done: list[Votes] = []
         start = 0
         while start < len(variants):
             n = self._variants_at_once(len(variants), rows)
             try:
+                # Made part by part: all variants at once may not fit where their description does.
                 part = variants.part(start, min(start + n, len(variants)))
                 done.append(self._part(begun, part, labels, temperature))
             except RuntimeError as error:
                 self._make_do_with_less(error, n * rows, rows)
                 continue
             start += n
+        # Counted by an effect: a replayed graph runs no Python, and would not be counted.
         effect(lambda: self._count(len(variants) * rows))
         return joined(done)
 
     @torch.no_grad()
     def logits(self, begun: Begun, variants: Variants | None = None) -> Tensor:
         """Return float32 logits of the clean batch (N x C), or of variants of it (V x N x C)."""
+        # The clean batch is its own only variant, so that it is computed as variants are.
         asked = GivenVariants(begun.base.unsqueeze(0)) if variants is None else variants
         if self._passes is None or begun.moments is None:
             logits = self._plain(begun, asked)
@@ -166,6 +172,7 @@ class Engine:
 
     def has_room(self, rows: int, *, share: float) -> bool:
         """Say whether so many rows fit into a share of the memory that variants may take."""
+        # A limit that was asked for, or found by running out of memory, is no size to plan with.
         if not self._row_bytes or self._limit is not None:
             return False
         return rows * _LIVE * self._row_bytes <= share * self.options.max_memory * GIB
@@ -179,9 +186,11 @@ class Engine:
         if self.options.level == "plain":
             self.reason = "asked for"
             return
+        # The live network's own answer, to compare the twin's with.
         clean = self.split.run(images)
         if self.split.plan == "whole":
             self.reason = "something bypasses the cut"
+        # What is in half precision already has nothing to gain from a copy in another.
         elif clean.features.dtype != torch.float32:
             self.reason = f"the network computes in {clean.features.dtype}"
         else:
@@ -208,6 +217,7 @@ class Engine:
         """Votes of variants that fit, sample by sample if one variant of the batch does not."""
         n_rows = len(begun) if rows is None else len(rows)
         limit = self._rows_at_once()
+        # A batch that shares statistics cannot be cut: half of it is another batch.
         if n_rows <= limit or not self.independent:
             if self._passes is None or begun.moments is None:
                 return count(self._plain(begun, variants, rows)[:, : len(labels)], labels, temperature)
@@ -222,6 +232,7 @@ class Engine:
 
     def _plain(self, begun: Begun, variants: Variants, rows: Tensor | None = None) -> Tensor:
         """Logits (V x N x C) by the live network."""
+        # Whole passes of mirrored images and of changed features have nothing in common to join.
         if isinstance(variants, JoinedVariants) and self.split.plan == "whole":
             return torch.cat([self._plain(begun, kind, rows) for kind in variants.kinds])
         if isinstance(variants, GivenVariants) and variants.images is not None:
@@ -243,15 +254,18 @@ class Engine:
     def _variants_at_once(self, n_variants: int, rows: int) -> int:
         """As many as fit; a divisor if there is a good one, so that all chunks have one shape."""
         most = min(n_variants, max(1, self._rows_at_once() // rows))
+        # Each new shape is traced and captured once, which costs more than a few smaller passes.
         divisor = next(d for d in range(most, 0, -1) if n_variants % d == 0)
         return divisor if 2 * divisor > most else most
 
     def _make_do_with_less(self, error: RuntimeError, sent: int, rows: int) -> None:
         """Halve what is sent at once after running out of memory; raise what is something else."""
+        # Below this nothing can be cut further, and the error is the user's to see.
         smallest = 1 if self.independent else rows
         if not is_out_of_memory(error) or is_capturing() or min(sent, self._rows_at_once()) <= smallest:
             raise error
         self._limit = max(smallest, min(sent, self._rows_at_once()) // 2)
+        # Graphs hold their memory for good: what is free for others is what they give back.
         self.graphs.forget()
         if self._passes is not None:
             self._passes.forget()
@@ -265,6 +279,7 @@ def _channels_last(images: Tensor) -> Tensor:
 
 def rows_that_fit(split: Split, features: Tensor, memory: float) -> int:
     """Return how many rows can be resumed at once in so many GiB (at least one)."""
+    # A cut may itself be the widest place.
     widest = max(split.widest, features[0].numel())
     return max(1, int(memory * GIB) // (_LIVE * widest * features.element_size()))
 

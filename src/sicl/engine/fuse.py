@@ -19,11 +19,13 @@ _ADDS = (_ATEN.add.Tensor, _ATEN.add_.Tensor)
 def fuse_convolutions(graph: fx.Graph, kernels: Kernels) -> None:
     """Let convolutions do the ReLU, or the addition and the ReLU, that follow them."""
     for node in list(graph.nodes):
+        # From the ReLU backwards: it is the end of what a kernel can do at once.
         if node.target not in _RELUS:
             continue
         before = node.args[0]
         if _is_convolution(before) and len(before.users) == 1:
             _replace(graph, node, before, kernels.relu, before.args)
+        # A value that somebody else reads too has to be written out, so it cannot vanish into a kernel.
         elif isinstance(before, fx.Node) and before.target in _ADDS and len(before.users) == 1:
             pair = _addition(before)
             if pair is not None:
@@ -41,6 +43,7 @@ def _with_one_bias(graph: fx.Graph, convolution: fx.Node, other: fx.Node) -> tup
     """
     image, weight, bias, *rest = convolution.args
     if _is_convolution(other) and len(other.users) == 1:
+        # Added in the graph, not here: biases change with every batch that a method learns from.
         bias = graph.call_function(torch.add, (bias, other.args[2]))
         other.args = (*other.args[:2], None, *other.args[3:])
     return (image, weight, bias, *rest)
@@ -56,12 +59,14 @@ def fuse_norms(graph: fx.Graph, slots: dict[Any, Slot], groups: int, kernel: Cal
         kernel: as `sicl.engine.kernels.norm.grouped_norm`; frozen norms have it keep their statistics.
     """
     for node in [n for n in graph.nodes if n.op == "call_function" and n.target in slots]:
+        # The kernel reads feature maps; norms of vectors stay as they are.
         if node.meta["val"].ndim != 4:
             continue
         slot, last, other = slots[node.target], node, None
         follower = _only_user(node)
         if follower is not None and follower.target in _ADDS:
             other = _other_operand(follower, node)
+            # Only the addition with its ReLU is one kernel; the addition alone stays an addition.
             relu = _only_user(follower)
             if other is not None and relu is not None and relu.target in _RELUS:
                 last = relu
@@ -72,15 +77,18 @@ def fuse_norms(graph: fx.Graph, slots: dict[Any, Slot], groups: int, kernel: Cal
         function = _norm_kernel(kernel, slot, groups, relu=last is not node)
         with graph.inserting_before(last):
             new = graph.call_function(function, (node.args[0], *([] if other is None else [other])))
+        # Later rewrites read shapes from here.
         new.meta = dict(last.meta)
         last.replace_all_uses_with(new)
         _erase_back(graph, last, node)
 
 
 def _norm_kernel(kernel: Callable[..., Tensor], slot: Slot, groups: int, *, relu: bool) -> Any:
+    # A frozen norm is only left in the pass that records: that is where its statistics are wanted.
     keep = (slot.mean, slot.variance) if slot.statistics == "frozen" else None
 
     def norm(x: Tensor, other: Tensor | None = None) -> Tensor:
+        # Looked up at each call: the live parameters are copied into the same tensors.
         own = slot.own
         return kernel(x, groups, own.weight, own.bias, own.eps, other=other, relu=relu, keep=keep)
 
@@ -103,6 +111,7 @@ def _other_operand(addition: fx.Node, node: fx.Node) -> fx.Node | None:
 def _erase_back(graph: fx.Graph, last: fx.Node, first: fx.Node) -> None:
     """Erase a chain of nodes that nobody uses any more."""
     while last is not first:
+        # Users first: fx refuses to erase a node that is still read.
         before = next(a for a in last.args if isinstance(a, fx.Node) and (a is first or first in a.args))
         graph.erase_node(last)
         last = before
@@ -116,6 +125,7 @@ def _is_convolution(node: Any) -> bool:
         and node.target is _ATEN.convolution.default
         and node.args[2] is not None
         and len(node.args[3]) == 2  # type: ignore[arg-type]
+        # Transposed convolutions have no fused kernel.
         and not node.args[6]
     )
 
@@ -125,6 +135,7 @@ def _addition(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     left, right = node.args[:2]
     if node.kwargs or not isinstance(left, fx.Node) or not isinstance(right, fx.Node) or left is right:
         return None
+    # The kernels add element by element, without broadcasting.
     if left.meta["val"].shape != right.meta["val"].shape:
         return None
     for convolution, other in ((left, right), (right, left)):

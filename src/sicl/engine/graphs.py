@@ -6,15 +6,16 @@ the second time, and is replayed from then on for as long as what it reads stays
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from sicl.engine.trees import own_copy, tensors_in
 
 Tables = Sequence[Mapping[str, Any]]
 """Parameters and buffers as modules hold them: looked up anew, since adaptation may replace a tensor."""
@@ -32,6 +33,7 @@ _effects: ContextVar[list[Callable[[], None]] | None] = ContextVar("effects", de
 
 def can_capture(device: torch.device) -> bool:
     """Say whether there are graphs on a device, and none is being captured now."""
+    # No graph inside a graph: what is captured within a larger capture becomes part of that one.
     if device.type != "cuda" or is_capturing():
         return False
     return not torch.cuda.is_current_stream_capturing()
@@ -44,6 +46,7 @@ def is_capturing() -> bool:
 
 def effect(function: Callable[[], None]) -> None:
     """Do something in Python that belongs to the work at hand: now, or after every replay if it is captured."""
+    # Replays skip Python, so what must happen there every time is kept beside the graph.
     waiting = _effects.get()
     if waiting is None:
         function()
@@ -61,6 +64,7 @@ class Graphs:
     def __init__(self, *, lanes: bool = True) -> None:
         self.lanes = lanes
         self.notes: list[str] = []
+        # Weak: an engine that is dropped takes its graphs with it.
         self._all: weakref.WeakSet[Captures] = weakref.WeakSet()
 
     def captures(
@@ -114,6 +118,7 @@ class Captures:
         self, graphs: Graphs, what: str, reads: Tables, *, most: int, generator: torch.Generator | None
     ) -> None:
         self._graphs, self._what, self._most = graphs, what, most
+        # Empty tables, most of them, would be walked on every call.
         self._reads = [table for table in reads if table]
         self._generator = generator
         self._kept: dict[Hashable, Graph | None] = {}
@@ -147,6 +152,7 @@ class Captures:
             function: does nothing that depends on values; what it does to Python objects goes through `effect`.
             inputs: its tensors; the first says on which device it runs.
         """
+        # Off a GPU, and after a failure, this is a plain call.
         device = inputs[0].device
         if self.problem or not can_capture(device):
             return function(inputs)
@@ -154,6 +160,7 @@ class Captures:
             with tuned(device):
                 return function(inputs)
         graph = self._kept[key] or self._capture(function, inputs)
+        # Not this time: what is wrong has been noted.
         if graph is None:
             return function(inputs)
         self._kept[key] = graph
@@ -163,6 +170,7 @@ class Captures:
     def _known(self, key: Hashable) -> bool:
         """Say whether this key came before, with the tensors where they are now."""
         tensors = [tensor for table in self._reads for tensor in table.values() if tensor is not None]
+        # A graph reads addresses, not tensors: a parameter that was replaced would go unseen.
         addresses = list(map(Tensor.data_ptr, tensors))
         if addresses != self._addresses or len(self._kept) > self._most:
             self._moves += addresses != self._addresses
@@ -172,6 +180,7 @@ class Captures:
             self._give_up("the network's tensors keep moving")
             return False
         known = key in self._kept
+        # None marks a first call; a key that comes once is never worth a capture.
         self._kept.setdefault(key, None)
         return known
 
@@ -180,13 +189,16 @@ class Captures:
         start = None if self._generator is None else self._generator.get_state()
         try:
             with _captured_effects(), tuned(inputs[0].device):
+                # Run once as it will be captured: libraries set themselves up on a first run, outside of any graph.
                 expected = function(inputs)
-            if not all(bool(t.isfinite().all()) for t in tensors_in(expected)):
+            if not all(bool(t.isfinite().all()) for t in _floats_in(expected)):
                 # Nothing can be compared with it; the next batch is tried.
                 return None
             self._restart(start)
+            # One pool for all: graphs of one calibration never run at the same time.
             self._pool = self._pool or new_pool(inputs[0].device)
             graph = Graph(function, inputs, self._pool, self._generator)
+            # Believed only after a replay: some kernels capture without a word and compute something else.
             off = difference(graph.replay(inputs), expected)
             if not off < _OFF:
                 raise RuntimeError(f"it is off by {off:.3g}")
@@ -205,6 +217,7 @@ class Captures:
         if self._generator is not None and self._generator.device.type == "cuda":
             # A capture that failed leaves the generator's state unusable: give it another.
             self._generator.graphsafe_set_state(torch.Generator(self._generator.device))
+        # Memory may be there next time; anything else will fail again.
         self._failures += is_out_of_memory(error)
         self._graphs.forget()
         if not is_out_of_memory(error) or self._failures >= _MOST_FAILURES:
@@ -238,6 +251,7 @@ class Graph:
         pool: Any,
         generator: torch.Generator | None,
     ) -> None:
+        # Inputs of its own: a replay reads where the capture read.
         self._inputs = [tensor.clone(memory_format=torch.preserve_format) for tensor in example]
         self._graph = torch.cuda.CUDAGraph()
         if generator is not None:
@@ -255,6 +269,7 @@ class Graph:
 
     def replay(self, inputs: list[Tensor]) -> Any:
         """Run on these inputs; the output is overwritten by the next run."""
+        # Copies in stream order: no wait.
         for static, value in zip(self._inputs, inputs):
             static.copy_(value)
         self._graph.replay()
@@ -262,6 +277,7 @@ class Graph:
 
     def __call__(self, inputs: list[Tensor]) -> Any:
         """Run on these inputs, with all effects; the output is the caller's."""
+        # The next replay overwrites the output, and the caller may still hold it.
         out = own_copy(self.replay(inputs))
         for done in self._effects:
             done()
@@ -280,43 +296,9 @@ def _captured_effects() -> Iterator[list[Callable[[], None]]]:
         _effects.reset(tokens[1])
 
 
-def tensors_in(value: Any) -> list[Tensor]:
-    """Return the (not empty) tensors of floats in a tensor, sequence, mapping or dataclass, in order."""
-    if isinstance(value, Tensor):
-        return [value] if value.is_floating_point() and value.numel() else []
-    return [tensor for item in _items(value) for tensor in tensors_in(item)]
-
-
-def _items(value: Any) -> Iterable[Any]:
-    if isinstance(value, Mapping):
-        return value.values()
-    if isinstance(value, tuple | list):
-        return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, f.name) for f in dataclasses.fields(value)]
-    return ()
-
-
-def own_copy(value: Any, copies: dict[int, Tensor] | None = None) -> Any:
-    """Return a tensor, sequence, mapping or dataclass with its own tensors; one that occurs twice is copied once.
-
-    What holds no tensor is the same object again.
-    """
-    copies = {} if copies is None else copies
-    if isinstance(value, Tensor):
-        if id(value) not in copies:
-            copies[id(value)] = value.clone(memory_format=torch.preserve_format)
-        return copies[id(value)]
-    if isinstance(value, Mapping):
-        return {key: own_copy(item, copies) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return type(value)(own_copy(item, copies) for item in value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        own = {name: own_copy(item, copies) for name, item in fields.items()}
-        same = all(own[name] is item for name, item in fields.items())
-        return value if same else type(value)(**own)
-    return value
+def _floats_in(value: Any) -> list[Tensor]:
+    """Return what can be compared: the tensors of floats that are not empty."""
+    return [tensor for tensor in tensors_in(value) if tensor.is_floating_point() and tensor.numel()]
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
@@ -326,7 +308,8 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 
 def difference(found: Any, expected: Any) -> float:
     """Return the largest relative error of a tensor (NaN if one is)."""
-    pairs = zip(tensors_in(found), tensors_in(expected))
+    # Labels may fall either way by rounding; only floats are compared.
+    pairs = zip(_floats_in(found), _floats_in(expected))
     errors = [relative_error(f.float(), e.float()) for f, e in pairs]
     return float(torch.tensor([0.0, *errors]).max())
 
@@ -366,6 +349,7 @@ class Lanes:
         self._streams: dict[Any, Any] = {}
         self._start: Any = None
         if open_ and device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            # Outside of a capture there is nothing to branch: work is launched as it comes.
             self._start = torch.cuda.current_stream().record_event()
 
     @contextmanager
@@ -376,6 +360,7 @@ class Lanes:
             return
         if key not in self._streams:
             self._streams[key] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            # A lane may read all that was written before the lanes began, and nothing later.
             self._streams[key].wait_event(self._start)
         with torch.cuda.stream(self._streams[key]):
             yield

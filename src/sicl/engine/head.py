@@ -24,6 +24,7 @@ def find_head(model: nn.Module, images: Tensor) -> str:
     Raises:
         UnsupportedModelError: the model calls no linear layer.
     """
+    # By the order of calls: a head may be defined before the layers that feed it.
     called, _ = _linears_called(model, images)
     if not called:
         raise UnsupportedModelError(
@@ -37,12 +38,14 @@ def find_head(model: nn.Module, images: Tensor) -> str:
 def logit_layer(model: nn.Module, images: Tensor) -> nn.Module | None:
     """Return the head if its output is the logits as it is, else None."""
     called, logits = _linears_called(model, images)
+    # By identity: logits that were scaled or sliced afterwards are not the layer's own.
     return model.get_submodule(called[-1][0]) if called and called[-1][1] is logits else None
 
 
 def _linears_called(model: nn.Module, images: Tensor) -> tuple[list[tuple[str, Any]], Tensor]:
     """The linear layers in the order of their calls, with what they gave, and the logits."""
     called: list[tuple[str, Any]] = []
+    # Hooks on layers only: a hook on every module would slow a deep network down.
     linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     handles = [module.register_forward_hook(_append(called, name)) for name, module in linears]
     try:
@@ -77,6 +80,7 @@ def penultimate(model: nn.Module, head: str, images: Tensor) -> tuple[Tensor, Te
         logits = logits_of(model(images))
     if not seen:
         raise UnsupportedModelError(f"{type(model).__name__} never called its module {head!r}; name another.")
+    # The last call: a shared head may be used for an auxiliary output first.
     return _flat(seen[-1]), logits
 
 

@@ -41,6 +41,7 @@ def batch_norms(model: nn.Module) -> list[_BatchNorm]:
 
 def statistics_of(module: _BatchNorm) -> Literal["running", "batch"]:
     """Say what the layer, as it stands, normalises with."""
+    # As torch decides it: without buffers even evaluation uses the batch.
     batch = module.training or (module.running_mean is None and module.running_var is None)
     return "batch" if batch else "running"
 
@@ -53,6 +54,7 @@ def statistics_for(norm: Literal["batch", "frozen"]) -> Literal["frozen"] | None
 @contextmanager
 def _restored(modules: list[_BatchNorm]) -> Iterator[None]:
     """Put back, on the way out, every field and buffer that a norm mode may have changed."""
+    # Fields, buffers and an own forward: all that the modes below touch.
     before = [
         (
             {f: getattr(m, f) for f in _FIELDS},
@@ -86,6 +88,7 @@ def running_statistics(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def protected_statistics(model: nn.Module) -> Iterator[None]:
     """Normalise as the network stands, but update no buffers."""
+    # Only these would write to a buffer.
     modules = [m for m in batch_norms(model) if m.training and m.track_running_stats]
     with batch_statistics(model, modules=modules):
         yield
@@ -108,6 +111,7 @@ def batch_statistics(
     modules = batch_norms(model) if modules is None else list(modules)
     with _restored(modules):
         for module in modules:
+            # Torch's own kernel where it can serve: it is faster, and gradients flow as usual.
             genuine = groups == 1 and (is_torchs(module) or module.training)
             if not genuine:
                 module.__dict__["forward"] = _Grouped(module, groups)
@@ -122,6 +126,7 @@ def frozen_statistics(model: nn.Module, statistics: Recorded) -> Iterator[None]:
     modules = [module for module in batch_norms(model) if module in statistics]
     with _restored(modules):
         for module in modules:
+            # The buffers are swapped, never written to: the layer's own stay as they are.
             mean, variance = statistics[module]
             module._buffers.update(running_mean=mean, running_var=variance)
             module.training = False
@@ -135,6 +140,7 @@ def record_statistics(model: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor
     The layers normalise as they would have anyway. A layer that uses batch statistics is given fresh
     buffers and momentum 1, so the kernel itself writes the statistics it computed: no second reduction.
     """
+    # Filled when the block ends: before that nothing has been normalised.
     recorded: dict[nn.Module, tuple[Tensor, Tensor]] = {}
     counts: dict[nn.Module, int] = {}
     modules = [m for m in batch_norms(model) if statistics_of(m) == "batch"]
@@ -148,6 +154,7 @@ def record_statistics(model: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor
             else:
                 # In training mode a subclass may do something else than it does as it stands.
                 module.__dict__["forward"] = _Recording(module, 1)
+            # The kernel writes the unbiased variance; its count is needed to undo that.
             stack.callback(module.register_forward_pre_hook(_count_into(counts)).remove)
         yield recorded
         for module in modules:
@@ -156,6 +163,7 @@ def record_statistics(model: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor
                 assert mean is not None
                 assert unbiased is not None
                 n = counts[module]
+                # Normalisation uses the biased variance.
                 recorded[module] = (mean, unbiased * ((n - 1) / n))
     for module in batch_norms(model):
         mean, variance = module._buffers.get("running_mean"), module._buffers.get("running_var")
@@ -165,6 +173,7 @@ def record_statistics(model: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor
 
 def _fresh_buffers(module: _BatchNorm) -> tuple[Tensor, Tensor]:
     like = module.weight if module.weight is not None else module._buffers.get("running_mean")
+    # In the layer's own dtype and on its device, where it has a tensor to tell.
     zeros = torch.zeros(module.num_features) if like is None else torch.zeros_like(like)
     return zeros.detach(), torch.ones_like(zeros)
 
@@ -191,6 +200,7 @@ class _Replaced(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        # All else the subclass does, it does itself.
         if function is not F.batch_norm:
             return function(*args, **(kwargs or {}))
         self.calls += 1
@@ -209,6 +219,7 @@ def forward_with(module: _BatchNorm, norm: Callable[[Tensor], Tensor], x: Tensor
         return norm(x)
     with _Replaced(norm) as replaced:
         out: Tensor = type(module).forward(module, x)
+    # Not once: the layer normalises in another way, and replacing would change what it computes.
     if replaced.calls != 1:
         raise UnsupportedModelError(
             f"{type(module).__name__} has its own forward, which does not call `torch.nn.functional.batch_norm` "
@@ -225,6 +236,7 @@ def can_group(module: _BatchNorm) -> bool:
     x = _example(module)
     try:
         with batch_statistics(module, modules=[module]):
+            # Tried out on random values, because a subclass may do anything in its forward.
             expected = module(x)
         with batch_statistics(module, groups=2, modules=[module]):
             found = module(torch.cat([x, x]))
@@ -243,6 +255,7 @@ def only_normalises(module: _BatchNorm) -> bool:
 def _example(module: _BatchNorm) -> Tensor:
     """A small batch for the layer, with values of both signs."""
     like = next((t for t in (module.weight, module.running_mean) if t is not None), torch.zeros(()))
+    # Layers check the number of dimensions of their input.
     n_dims = 0 if isinstance(module, nn.BatchNorm1d) else 3 if isinstance(module, nn.BatchNorm3d) else 2
     size = (6, module.num_features, *[2] * n_dims)
     return torch.randn(size, generator=torch.Generator().manual_seed(0)).to(like)
@@ -281,9 +294,11 @@ def grouped_batch_norm(
         norm = torch.nn.functional.batch_norm
         parts = [norm(part, None, None, weight, bias, True, 0.0, eps) for part in x.chunk(groups)]
         return parts[0] if groups == 1 else torch.cat(parts)
+    # One reduction over all groups: a loop would launch a kernel for each of them.
     stacked = x.view(groups, -1, *x.shape[1:])
     mean, variance = _moments(stacked, (1, *range(3, stacked.ndim)))
     shape = (1, 1, -1, *([1] * (stacked.ndim - 3)))
+    # Scale and shift first, on C values; the large tensor is then read once.
     scale = torch.rsqrt(variance + eps)
     if weight is not None:
         scale = scale * weight.view(shape)
@@ -296,6 +311,7 @@ def _moments(x: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     if x.dtype not in (torch.bfloat16, torch.float16):
         variance, mean = torch.var_mean(x, dim=dims, correction=0, keepdim=True)
         return mean, variance
+    # Sums in float32: 16 bits would lose all but the first digits of a long one.
     count = x.numel() // (x.shape[0] * x.shape[2])
     mean = x.mean(dims, keepdim=True, dtype=torch.float32)
     norm = torch.linalg.vector_norm(x, 2, dims, keepdim=True, dtype=torch.float32)

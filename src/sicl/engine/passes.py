@@ -45,6 +45,7 @@ class Passes:
         self, split: Split, level: Level, dtype: torch.dtype, images: Tensor, graphs: Graphs
     ) -> None:
         self.split, self.level, self.dtype = split, level, dtype
+        # Before anything is promised: a network that cannot have a twin raises here.
         self.twin = Twin(split, dtype, images)
         self.notes: list[str] = []
         self.ran = "twin"
@@ -52,11 +53,13 @@ class Passes:
         self._shape = (tuple(images.shape[1:]), images.device)
         self._traced: dict[tuple[tuple[int, ...], int, bool], Traced | None] = {}
         self._loaded: tuple[Tensor, str] | None = None
+        # Their running statistics move without moving in memory, and are an input of each pass.
         modules, norms = list(split.network.modules()), set(batch_norms(split.network))
         reads = [m._parameters for m in modules] + [m._buffers for m in modules if m not in norms]
         # Running statistics reach variants as an input, but the part before the cut reads them where they are.
         running = [] if split.statistics == "batch" else [norm._buffers for norm in norms]
         self._prefix = graphs.captures("the part before the cut", [*reads, *running])
+        # More keys than for the prefix: each number of variants has its own.
         self._suffix = graphs.captures("the variants", reads, most=24)
 
     @property
@@ -78,6 +81,7 @@ class Passes:
     def begin(self, images: Tensor, features: Tensor | None = None) -> Begun:
         """Run a clean batch up to the cut, and take its statistics where variants keep them."""
         features = self.features(images) if features is None else features
+        # Staged now: another batch may be begun before the variants of this one are asked for.
         base, moments = self.cast(features), self.twin.stage()
         if self.twin.records:
             traced = self._trace(base, 1, records=True)
@@ -87,6 +91,7 @@ class Passes:
 
     def cast(self, features: Tensor) -> Tensor:
         """Return features in the compute dtype, channels last."""
+        # The layout that convolutions in 16 bits like best, and the only one that the Triton kernels read.
         layout = torch.channels_last if features.ndim == 4 else torch.contiguous_format
         return features.to(self.dtype, memory_format=layout)
 
@@ -95,6 +100,7 @@ class Passes:
         assert clean.logits is not None
         begun = self.begin(clean.images, clean.features)
         assert begun.moments is not None
+        # A wrong twin is found here, on the first batch, before any vote depends on it.
         error = relative_error(self._resume(begun.base, 1, begun.moments), clean.logits)
         if not error < TOLERANCE[self.dtype]:
             raise CannotTwin(f"logits in {self.dtype} are off by {error:.1%}")
@@ -105,6 +111,7 @@ class Passes:
         """Make the variants, resume them, and count on the first rows, as many as there are labels."""
 
         def function(tensors: list[Tensor]) -> Votes:
+            # From the list, not from the caller's frame: a graph reads its own copies of the inputs.
             base, moments, labels, temperature, *described = tensors
             logits = self._logits(base, moments, variants.with_tensors(described))
             return count(logits[:, : len(labels)], labels, temperature)
@@ -137,12 +144,14 @@ class Passes:
         shape = (len(variants) * len(base), *base.shape[1:])
         tensors = [*tensors, *variants.tensors()]
         key = (what, variants.kind(), len(variants), *(tuple(t.shape) for t in tensors))
+        # What cannot be traced is made of Python calls, some of which cannot be captured.
         known = self._traced.get((shape, len(variants), False), "not yet")
         return self._replayed(known is not None, key, function, tensors)
 
     def _replayed(self, possible: bool, key: Any, function: Function, tensors: list[Tensor]) -> Any:
         if not possible or not self.captures:
             return function(tensors)
+        # With the generation: a graph holds tensors of the traced pass it was captured from.
         return self._suffix((self.generation, *key), function, tensors)
 
     def _logits(self, base: Tensor, moments: Tensor, variants: Variants) -> Tensor:
@@ -178,6 +187,7 @@ class Passes:
         elif self._loaded is not None and self._loaded[0] is moments and self._loaded[1] == what:
             return
         else:
+            # By identity: the same staged statistics mean the same begun batch, already loaded.
             self._loaded = (moments, what)
         load(moments)
 
@@ -189,11 +199,13 @@ class Passes:
 
     def _trace(self, made: Tensor, groups: int, *, records: bool = False) -> Traced | None:
         """The traced pass for features of this shape; None if it is not worth it or not possible."""
+        # On a GPU launches dominate small passes, so tracing pays there at any size.
         small = made.numel() < _WORTH_TRACING and made.device.type == "cpu"
         if self.level == "twin" or (self.level == "auto" and small):
             return None
         key = (tuple(made.shape), groups, records)
         if key not in self._traced:
+            # All at once: which of them a stream will bring again, nobody knows.
             if len(self._traced) >= _MOST_SHAPES:
                 self.forget()
             self._traced[key] = self._made(made, groups, records)
@@ -207,6 +219,7 @@ class Passes:
                 traced.load(self.twin.moments.clone())
                 traced.settle(made)
         except CannotTwin as error:
+            # The twin itself still runs; the note says why nothing faster does.
             self.notes.append(str(error))
             return None
         finally:

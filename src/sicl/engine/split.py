@@ -25,7 +25,8 @@ from sicl.engine.norms import (
     running_statistics,
     statistics_of,
 )
-from sicl.engine.stubs import Stubs, changed_input, poison, probe, tensors_of, with_first_tensor
+from sicl.engine.stubs import Stubs, changed_input, poison, probe
+from sicl.engine.trees import tensors_in, with_first_tensor
 from sicl.errors import InputError, UnsupportedModelError
 
 Plan = Literal["thin", "wide", "whole"]
@@ -44,6 +45,7 @@ def logits_of(output: Any) -> Tensor:
             f"{f'shape {tuple(logits.shape)}' if isinstance(logits, Tensor) else type(output).__name__}; "
             "wrap it in a module that does."
         )
+    # A softmax of one value is 1, whatever the value: every vote would agree.
     if logits.shape[1] == 1:
         raise UnsupportedModelError(
             "The model returns one logit a sample (a sigmoid head), of which there is no softmax; wrap it in "
@@ -59,6 +61,7 @@ def check_logits(logits: Tensor) -> None:
             "The model gives NaN or infinite logits for this batch; check its weights and norm statistics, and that "
             "images are floats in [0, 1]."
         )
+    # Softmax of a softmax would be almost flat, and nobody would see why.
     sums = logits.float().sum(dim=1)
     if bool((logits >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all()):
         raise UnsupportedModelError(
@@ -129,6 +132,7 @@ class Split:
         self.widest = 0
         self._module = network.get_submodule(self.point.name)
         self._stubs = Stubs(self._module, self.point.side)
+        # One row of images is all that stubs need; the batch itself is not kept.
         self._row: Tensor | None = None
         self._checked: tuple[Any, ...] = ()
         self._overwritten, self._stacks = False, True
@@ -147,6 +151,7 @@ class Split:
             with frozen_statistics(self.network, like):
                 features = self.features(images)
             return Begun(images, features, features, like)
+        # Without batch norms that look at the batch there is nothing to record, and half a pass is enough.
         if self.statistics == "frozen" and self.batch_dependent():
             return self.run(images)
         features = self.features(images)
@@ -172,6 +177,7 @@ class Split:
     def features(self, images: Tensor) -> Tensor:
         """Return what stands at the cut, and stop there."""
         self._ensure_checked(images)
+        # An exception is the only way out of another author's forward.
         with self._mode(), protected_statistics(self.network), self._at_point(_stop_with):
             try:
                 self.network(images)
@@ -199,6 +205,7 @@ class Split:
                 "set `groups` to the number of variants."
             )
         with self._mode():
+            # A norm of another author may mix stacked batches: then they go one by one.
             if groups > 1 and not self._stacks and self.statistics != "frozen":
                 parts = features.chunk(groups)
                 return torch.cat([self.resume(part, begun, rows=rows) for part in parts])
@@ -216,6 +223,7 @@ class Split:
         """Return the batch norms that use the batch's own statistics in a clean pass."""
         norms = batch_norms(self.network)
         if self.statistics == "running":
+            # They have nothing else to normalise with.
             return [norm for norm in norms if norm.running_mean is None]
         return [norm for norm in norms if self.statistics == "batch" or statistics_of(norm) == "batch"]
 
@@ -233,7 +241,9 @@ class Split:
 
         def tap(value: Any) -> Any:
             if not seen:
+                # Only the first call: a module may be shared, and the cut is where it is first reached.
                 features = self._first(value)
+                # In-place layers after the cut would write into what variants are made from.
                 seen.append(features.clone() if self._overwritten else features)
             return value
 
@@ -263,6 +273,7 @@ class Split:
         return self._resumed_pass(features, self.plan, groups, None)
 
     def _resumed_pass(self, features: Tensor, plan: Plan, groups: int, images: Tensor | None) -> Tensor:
+        # Before the cut stubs answer; from it on the network's own modules do.
         reached = False
         if self._overwritten:
             features = features.clone()
@@ -277,9 +288,11 @@ class Split:
         with ExitStack() as stack:
             if plan == "whole":
                 assert images is not None
+                # The prefix runs in vain here, but its output is replaced at the cut.
                 images = images.repeat(groups, *([1] * (images.ndim - 1)))
             else:
                 assert self._row is not None
+                # NaN in, so that a way around the cut shows in the logits.
                 images = poison(self._row, features.shape[0] if plan == "wide" else 1)
                 stack.enter_context(self._stubs.installed(len(images), lambda: reached))
             stack.enter_context(self._at_point(swap))
@@ -292,18 +305,23 @@ class Split:
     @torch.no_grad()
     def check(self, images: Tensor) -> Plan:
         """Find the cheapest plan under which the laws of this class hold for these images, and keep it."""
+        # A few rows suffice, and must differ: rows that are alike hide what depends on the row.
         rows = probe(images)
+        # Copied until it is known that nothing overwrites the features.
         before, self.plan, self._overwritten = self.plan, None, True
         self._row, self._checked = rows[:1], _kind(images)
+        # Statistics of four probes are no statistics; the laws do not depend on which are used.
         with running_statistics(self.network), record_statistics(self.network) as recorded:
             self._stubs.trace(self.network, rows)
             with layer_sizes(self.network, self._at_point) as widths:
                 features, logits = self._tapped_pass(rows)
             self.widest = max(value // len(rows) for value in (features.numel(), *widths))
             self._overwritten = False
+            # Once more without the copy: what came out different was written to.
             self._overwritten = not torch.equal(self._tapped_pass(rows)[0], features)
         check_logits(logits)
         self._stacks = all(map(can_group, self.batch_dependent()))
+        # Cheapest first.
         plans: tuple[Plan, ...] = ("thin", "wide", "whole")
         clean = Begun(rows, features, features, recorded, logits=logits)
         self.plan = next((plan for plan in plans if self._laws_hold(plan, clean)), None)
@@ -325,6 +343,7 @@ class Split:
         # Bypasses show as NaN; what is left is rounding, which tf32 and 16-bit networks have much of.
         relative = 2e-3 if torch.finfo(clean.features.dtype).eps < 1e-6 else 5e-2
         tolerance = relative * float(clean.logits.abs().max()) + 1e-5
+        # Stacked too: a network may read the batch size and reshape by it.
         for groups in (1, 2):
             stacked = torch.cat([clean.features] * groups)
             try:
@@ -341,7 +360,7 @@ class Split:
         return True
 
     def _first(self, value: Any) -> Tensor:
-        tensors = tensors_of(value)
+        tensors = tensors_in(value)
         if not tensors:
             raise UnsupportedModelError(
                 f"{str(self.point)!r} gives {type(value).__name__}, not a tensor; name another `layer`."
@@ -375,6 +394,7 @@ def layer_sizes(network: nn.Module, at_point: AtPoint) -> Iterator[list[int]]:
     with ExitStack() as stack:
         stack.enter_context(at_point(mark))
         for module in network.modules():
+            # Layers only: containers hand on what their last layer gave.
             if next(module.children(), None) is None:
                 stack.callback(module.register_forward_hook(note).remove)
         yield sizes

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from sicl.engine.trees import tensors_in, with_tensors
 
 
 class Stubs:
@@ -33,6 +35,7 @@ class Stubs:
             network: to run.
             images: rows that differ (`probe`): what is the same for all of them does not depend on them.
         """
+        # In the order in which modules finish: inner ones before those that hold them.
         done: list[tuple[nn.Module, Any]] = []
         at_cut: list[Any] = []
         open_modules: list[nn.Module] = []
@@ -41,6 +44,7 @@ class Stubs:
             open_modules.remove(module)
             if module is self.cut and not at_cut:
                 at_cut.append(output)
+            # A module that holds the cut has to run, for the cut is reached inside it.
             elif not at_cut and not any(m is self.cut for m in open_modules) and not self._holds_cut(module):
                 done.append((module, output))
 
@@ -59,6 +63,7 @@ class Stubs:
         return any(child is self.cut for child in module.modules())
 
     def _keep(self, done: list[tuple[nn.Module, Any]], at_cut: list[Any], rows: int) -> None:
+        # The outermost is enough: its children are never called once it is a stub.
         nested = {id(child) for module, _ in done for child in module.modules() if child is not module}
         calls: dict[nn.Module, list[Any]] = {}
         for module, output in done:
@@ -67,6 +72,7 @@ class Stubs:
         self.answers = {
             module: [_poisoned(output, rows) for output in outputs]
             for module, outputs in calls.items()
+            # Constants, such as position tables, are cheap to compute and may be read after the cut.
             if all(_depends_on_row(output, rows) for output in outputs)
         }
         self.template = _poisoned(at_cut[0], rows) if at_cut else None
@@ -76,6 +82,7 @@ class Stubs:
         """Let stubs answer, for `rows` images, until `reached` says that the cut was reached."""
         with forwards_restored([*self.answers, self.cut]):
             for module, outputs in self.answers.items():
+                # On the instance: hooks and the class stay untouched, and putting it back is one deletion.
                 module.__dict__["forward"] = _Stub(module.forward, outputs, rows, reached)
             if self.side == "output":
                 self.cut.__dict__["forward"] = _Stub(self.cut.forward, [self.template], rows, reached)
@@ -93,6 +100,7 @@ class _Stub:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.reached():
             return self.forward(*args, **kwargs)
+        # A module may be called several times before the cut, with another answer each time.
         output = next(self.outputs, None)
         if output is None:
             raise RuntimeError("the network called a module before the cut more often than in its first pass")
@@ -102,6 +110,7 @@ class _Stub:
 @contextmanager
 def forwards_restored(modules: list[nn.Module]) -> Iterator[None]:
     """Put back, on the way out, the `forward` attributes that were set on instances, or their absence."""
+    # Not None, which an author might have set.
     missing = object()
     before = [(module, module.__dict__.get("forward", missing)) for module in modules]
     try:
@@ -116,7 +125,9 @@ def forwards_restored(modules: list[nn.Module]) -> Iterator[None]:
 
 def probe(images: Tensor, rows: int = 4) -> Tensor:
     """Return a few rows like the images that differ from each other, whatever these are (all black, say)."""
+    # Two rows at least: with one, nothing tells a batch dimension from any other.
     some = images[:rows] if len(images) > 1 else torch.cat([images, images])
+    # A generator of its own: the global random state is the user's.
     noise = torch.rand(some.shape, generator=torch.Generator().manual_seed(0))
     return torch.lerp(some, noise.to(some), 0.5)
 
@@ -124,47 +135,13 @@ def probe(images: Tensor, rows: int = 4) -> Tensor:
 def poison(images: Tensor, rows: int) -> Tensor:
     """Return `rows` images of NaN that share one row of memory."""
     row = torch.full_like(images[:1], float("nan"))
+    # Expanded, not repeated: it costs one row of memory whatever the batch.
     return row.expand(rows, *images.shape[1:])
-
-
-def tensors_of(value: Any) -> list[Tensor]:
-    """Return the tensors of a module's output, in order: a tensor, a sequence, or a mapping."""
-    if isinstance(value, Tensor):
-        return [value]
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
-    return [tensor for item in items for tensor in tensors_of(item)]
-
-
-def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return the output with every tensor passed through `change`."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        return type(value)(**{key: with_tensors(item, change) for key, item in value.items()})
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(with_tensors(item, change) for item in value))
-    if isinstance(value, tuple | list):
-        return type(value)(with_tensors(item, change) for item in value)
-    return value
-
-
-def with_first_tensor(value: Any, features: Tensor) -> Any:
-    """Return the output with its first tensor replaced."""
-    first = True
-
-    def change(tensor: Tensor) -> Tensor:
-        nonlocal first
-        if not first:
-            return tensor
-        first = False
-        return features
-
-    return with_tensors(value, change)
 
 
 def _depends_on_row(output: Any, rows: int) -> bool:
     """Say whether the output has a part for each row, and these parts differ."""
-    for tensor in tensors_of(output):
+    for tensor in tensors_in(output):
         if tensor.ndim and tensor.shape[0] and tensor.shape[0] % rows == 0:
             parts = tensor.view(rows, -1) if tensor.is_contiguous() else tensor.reshape(rows, -1)
             if not torch.equal(parts[:1].expand_as(parts), parts):
@@ -178,6 +155,7 @@ def _poisoned(output: Any, rows: int) -> Any:
     def change(tensor: Tensor) -> Tensor:
         if tensor.ndim and tensor.shape[0] and tensor.shape[0] % rows == 0:
             tensor = tensor[: tensor.shape[0] // rows]
+        # Integers (indices, masks) have no NaN; they keep their values, so that lookups stay in range.
         return torch.full_like(tensor, float("nan")) if tensor.is_floating_point() else tensor.clone()
 
     return with_tensors(output, change)

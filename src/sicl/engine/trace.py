@@ -46,15 +46,18 @@ class Traced:
         self._folds: list[Fold] = []
         self._norms: dict[Any, Slot] = {}
         try:
+            # The network's Python runs once here, and never again for this shape.
             self.module = _traced(twin, features, groups)
             self._replace_norms()
             self.module.graph.eliminate_dead_code()
             self.module.recompile()
         except Exception as error:
             raise CannotTwin(f"the network cannot be traced ({type(error).__name__}: {error})") from error
+        # Plain kernels until `settle` has compared the fused ones with them.
         self._call: Callable[[Tensor], Tensor] = self.module
         used = (n for n in self.module.graph.nodes if n.op == "get_attr")
         self._used = {id(_value(self.module, node)) for node in used}
+        # A folded norm's parameters are read from the live layer, so only the others are copied.
         self._used |= {id(p) for slot in self._norms.values() for p in slot.own.parameters(recurse=False)}
 
     @torch.no_grad()
@@ -65,8 +68,10 @@ class Traced:
             moments: the statistics of the batch norms, as `Twin.stage` gives them.
         """
         self.twin.load(moments, self._used)
-        if not self.records and self._folds:
+        # In the recording pass too: what is folded there are the norms with running statistics.
+        if self._folds:
             biases = [fold.write() for fold in self._folds]
+            # All biases by one launch: there is one for each norm of the network.
             torch._foreach_copy_([fold.bias for fold in self._folds], biases)
 
     @torch.no_grad()
@@ -79,6 +84,7 @@ class Traced:
         Raises:
             CannotTwin: not even the plain kernels run.
         """
+        # Chosen by what they compute, never by a clock: a timing on a busy device would choose at random.
         plain = self._call = self.module
         try:
             expected = self(features)
@@ -95,6 +101,7 @@ class Traced:
 
     def _with_fused_kernels(self) -> fx.GraphModule:
         """A module with the same tensors, whose convolutions and norms do what follows them."""
+        # The graph is copied, so that the plain module stays as it is.
         kernels = kernels_for(self.device)
         if kernels is None:
             return self.module
@@ -116,7 +123,9 @@ class Traced:
         for node in [n for n in graph.nodes if n.target is _marker()]:
             before, index = node.args
             slot = self.twin.slots[index]
+            # Fixed statistics make the norm an affine map, which a convolution can take over.
             fixed = slot.statistics == "running" or (slot.statistics == "frozen" and not self.records)
+            # A convolution that something else reads too must keep its own weights.
             if fixed and before.target is _CONVOLUTION and len(before.users) == 1:
                 self._folds.append(Fold(self.module, self.twin, before, slot, len(self._folds)))
                 node.replace_all_uses_with(before)
@@ -146,6 +155,7 @@ class Fold:
 
     def __init__(self, module: fx.GraphModule, twin: Twin, node: fx.Node, slot: Slot, number: int) -> None:
         self.slot = slot
+        # The live tensors are found by where they stand: adaptation may put new ones there.
         places = {id(target): (table, name) for target, table, name in twin.sources}
         twin_weight = _value(module, node.args[1])
         twin_bias = None if node.args[2] is None else _value(module, node.args[2])
@@ -177,6 +187,7 @@ class Fold:
         """Write the folded weight, in place; return what the bias will be."""
         weight, *bias = self.sources()
         scale, shift = self.slot.scale, self.slot.shift
+        # Into the same memory: a captured graph has its address.
         torch.mul(weight, scale.view(-1, *[1] * (weight.ndim - 1)), out=self.weight)
         return torch.addcmul(shift, bias[0], scale) if bias else shift
 
@@ -192,23 +203,20 @@ def _copy(x: Tensor, _index: int) -> Tensor:
     return x.clone()
 
 
-@functools.cache
 def _marker() -> Any:
     """An operator that stands for "the batch norm number `index`" in a traced graph."""
+    _library()
+    return torch.ops.sicl.norm.default
+
+
+@functools.cache
+def _library() -> Any:
+    # Cached, and so kept: torch forgets the operators of a library that nobody holds.
     library = torch.library.Library("sicl", "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define("norm(Tensor x, int index) -> Tensor")  # type: ignore[no-untyped-call]
+    # A copy, not the tensor itself: an operator that returns its input breaks tracing.
     library.impl("norm", _copy, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-    return _Kept(library, torch.ops.sicl.norm.default).operator
-
-
-class _Kept:
-    """Keeps a library alive as long as the process; torch forgets its operators otherwise."""
-
-    libraries: tuple[Any, ...] = ()
-
-    def __init__(self, library: Any, operator: Any) -> None:
-        _Kept.libraries = (*_Kept.libraries, library)
-        self.operator = operator
+    return library
 
 
 @contextmanager
@@ -218,6 +226,7 @@ def _marked(twin: Twin) -> Iterator[None]:
     calls = [forward for forward in forwards if isinstance(forward, NormCall)]
     try:
         for call in calls:
+            # Marked by number: which norm it is must survive the trace, and modules do not.
             call.__dict__["norm"] = functools.partial(_mark, call.index)
         yield
     finally:

@@ -44,6 +44,7 @@ class Slot:
         self, live: _BatchNorm, own: _BatchNorm, statistics: Statistics, moments: Tensor, affine: Tensor
     ) -> None:
         self.live, self.own, self.statistics = live, own, statistics
+        # Windows, not copies: writing the twin's row of all statistics writes these.
         self.mean, self.variance = moments
         self.scale, self.shift = affine
 
@@ -65,6 +66,7 @@ class Slot:
             self.mean.copy_(mean)
             self.variance.copy_(variance * ((n - 1) / n))
             return out
+        # In float32: a variance in 16 bits is mostly rounding.
         variance, mean = torch.var_mean(x.float(), dim=[0, *range(2, x.ndim)], correction=0)
         self.mean.copy_(mean)
         self.variance.copy_(variance)
@@ -95,19 +97,23 @@ class Twin:
 
     def __init__(self, split: Split, dtype: torch.dtype, images: Tensor) -> None:
         self.live, self.dtype = split, dtype
+        # What the pass under way is; the norms' forwards have no arguments to be told by.
         self.groups, self.recording = 1, False
         self.folded: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         try:
             self.network = copy.deepcopy(split.network).requires_grad_(False).eval()
         except Exception as error:
             raise CannotTwin(f"the network cannot be copied ({error})") from error
+        # Before the cast: norms keep float32 parameters, which scale and shift are made from.
         self.slots = self._take_norms()
         self.key = self._stands()
         self._cast(images)
         self.sources = self._paired()
+        # Loaded once, so that the check below runs the network and not an empty copy.
         self.load(self.stage())
         self.split = Split(self.network, str(split.point))
         try:
+            # A network may run in float32 and fail in 16 bits: found here, not on a batch.
             plan = self.split.check(images[:4].to(dtype))
         except Exception as error:
             raise CannotTwin(f"the network does not run in {dtype} ({error})") from error
@@ -147,17 +153,20 @@ class Twin:
             moments: 2 x T.
             only: ids of the twin's tensors to take over; all if None.
         """
+        # A launch for each kind of copy instead of one for each of some hundred tensors.
         groups: dict[Any, list[tuple[Tensor, Tensor]]] = {}
         for target, table, name in self.sources:
             if only is None or id(target) in only:
                 groups.setdefault(_kind_of_copy(target, table[name]), []).append((target, table[name]))
         for pairs in groups.values():
             torch._foreach_copy_([target for target, _ in pairs], [live for _, live in pairs])
+        # Then no statistics are kept, and no scale depends on any.
         if all(slot.statistics == "batch" for slot in self.slots):
             return
         self.moments.copy_(moments)
         if self._weights:
             torch._foreach_copy_(self._weights, [getattr(s.live, name) for s, name in self._affines])
+        # For all layers at once, since their channels stand in a row.
         scale = torch.rsqrt(self.moments[1] + self._eps) * self._parameters[0]
         self.affine[0].copy_(scale)
         self.affine[1].copy_(self._parameters[1] - self.moments[0] * scale)
@@ -188,6 +197,7 @@ class Twin:
         sizes = [live.num_features for live, _ in pairs]
         like = next(iter(self.network.parameters()), torch.zeros(()))
         self.moments = torch.zeros((2, sum(sizes)), device=like.device)
+        # Variance 1 and mean 0 change nothing until something is loaded.
         self.moments[1] = 1
         self.affine, self._parameters = self.moments.flip(0), self.moments.flip(0)
         eps = [torch.full((live.num_features,), live.eps, device=like.device) for live, _ in pairs]
@@ -199,6 +209,7 @@ class Twin:
         self._weights: list[Tensor] = []
         self._affines: list[tuple[Slot, str]] = []
         for (live, own), moments, affine, parameters in zip(pairs, *windows):
+            # Its forward is not understood, and the twin would leave out what it does besides.
             if not can_group(live):
                 raise CannotTwin(f"{type(own).__name__} has its own forward")
             slot = Slot(live, own, self._statistics(live), moments, affine)
@@ -206,6 +217,7 @@ class Twin:
                 if getattr(live, name) is not None:
                     self._weights.append(place)
                     self._affines.append((slot, name))
+            # On the instance, as stubs are.
             own.__dict__["forward"] = NormCall(self, slot, len(slots))
             slots.append(slot)
         return slots
@@ -218,7 +230,9 @@ class Twin:
         return "frozen" if asked == "frozen" else "batch"
 
     def _cast(self, images: Tensor) -> None:
+        # By identity: a tensor may stand in several modules.
         kept = {id(t) for slot in self.slots for t in _own(slot.own)}
+        # Confidence is a difference of logits: 16 bits there would quantise it.
         head = logit_layer(self.network, images[:2])
         if head is not None:
             kept |= {id(t) for t in _own(head)}

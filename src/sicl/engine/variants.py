@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from sicl import perturb
+
+V = TypeVar("V", bound="_Described")
 
 
 class Variants(Protocol):
@@ -47,7 +49,22 @@ class Variants(Protocol):
 
 
 @dataclass(frozen=True)
-class StyleVariants:
+class _Described:
+    """Variants whose fields are the tensors that describe them; the last may be None."""
+
+    def tensors(self) -> list[Tensor]:
+        values = (getattr(self, field.name) for field in fields(self))
+        return [value for value in values if value is not None]
+
+    def kind(self) -> Hashable:
+        return type(self).__name__
+
+    def with_tensors(self: V, tensors: list[Tensor]) -> V:
+        return type(self)(*tensors)
+
+
+@dataclass(frozen=True)
+class StyleVariants(_Described):
     """Each sample's channels under an affine map: scale f + shift, both V x N x C."""
 
     scale: Tensor
@@ -65,18 +82,9 @@ class StyleVariants:
     def make(self, features: Tensor, out: Tensor | None = None) -> Tensor:
         return perturb.apply_map(features, self.scale, self.shift, out=out)
 
-    def tensors(self) -> list[Tensor]:
-        return [self.scale, self.shift]
-
-    def kind(self) -> Hashable:
-        return "style"
-
-    def with_tensors(self, tensors: list[Tensor]) -> StyleVariants:
-        return StyleVariants(*tensors)
-
 
 @dataclass(frozen=True)
-class ContentVariants:
+class ContentVariants(_Described):
     """Noise on every value, scaled channel by channel: f + std e.
 
     Args:
@@ -101,18 +109,9 @@ class ContentVariants:
     def make(self, features: Tensor, out: Tensor | None = None) -> Tensor:
         return perturb.window_variants(features, self.std, self.noise, self.rows, out=out)
 
-    def tensors(self) -> list[Tensor]:
-        return [self.std, self.noise, *([] if self.rows is None else [self.rows])]
-
-    def kind(self) -> Hashable:
-        return "content"
-
-    def with_tensors(self, tensors: list[Tensor]) -> ContentVariants:
-        return ContentVariants(*tensors)
-
 
 @dataclass(frozen=True)
-class GivenVariants:
+class GivenVariants(_Described):
     """Features computed elsewhere, such as those of the mirrored images: V x (features' shape).
 
     Args:
@@ -136,15 +135,6 @@ class GivenVariants:
         made = self.features.flatten(0, 1)
         return made.to(features.dtype) if out is None else out.copy_(made)
 
-    def tensors(self) -> list[Tensor]:
-        return [self.features]
-
-    def kind(self) -> Hashable:
-        return "given"
-
-    def with_tensors(self, tensors: list[Tensor]) -> GivenVariants:
-        return GivenVariants(*tensors)
-
 
 @dataclass(frozen=True)
 class JoinedVariants:
@@ -156,6 +146,7 @@ class JoinedVariants:
         return sum(map(len, self.kinds))
 
     def part(self, start: int, stop: int) -> Variants:
+        # Kinds keep their order, so that votes can be split by kind again.
         parts, before = [], 0
         for kind in self.kinds:
             first, last = max(start - before, 0), min(stop - before, len(kind))
@@ -168,6 +159,7 @@ class JoinedVariants:
         return JoinedVariants(tuple(kind.of_rows(rows) for kind in self.kinds))
 
     def make(self, features: Tensor, out: Tensor | None = None) -> Tensor:
+        # Each kind writes straight into its place: joining afterwards would copy all variants.
         made = perturb.room_for(features, len(self)) if out is None else out
         rows = [len(kind) * len(features) for kind in self.kinds]
         for kind, part in zip(self.kinds, torch.split(made, rows)):
@@ -181,6 +173,7 @@ class JoinedVariants:
         return tuple((kind.kind(), len(kind)) for kind in self.kinds)
 
     def with_tensors(self, tensors: list[Tensor]) -> JoinedVariants:
+        # Taken in the order in which `tensors` gave them.
         left = iter(tensors)
         return JoinedVariants(
             tuple(kind.with_tensors(list(islice(left, len(kind.tensors())))) for kind in self.kinds)
@@ -226,10 +219,12 @@ def joined(parts: list[Votes], dim: int = 0) -> Votes:
 
 def count(logits: Tensor, labels: Tensor, temperature: Tensor | float = 1.0) -> Votes:
     """Return what the logits of V variants (V x N x C) say about N labels; soft votes at a temperature."""
+    # Before the temperature, which changes no order.
     hard = (logits.argmax(dim=-1) == labels).float()
     return Votes(hard, predicted_probability(logits / temperature, labels.expand(len(logits), -1)))
 
 
 def predicted_probability(logits: Tensor, labels: Tensor) -> Tensor:
     """Return softmax(logits)[label] of each row, in float32."""
+    # In 16 bits a probability near 1 has no digits left.
     return logits.float().softmax(dim=-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)

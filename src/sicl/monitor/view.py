@@ -18,7 +18,7 @@ SHOWN = 48
 
 
 @dataclass
-class View:
+class LogView:
     """What a log has said so far; `read` takes in what is new.
 
     Args:

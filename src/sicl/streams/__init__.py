@@ -1,12 +1,9 @@
 """Streams: an order over a data set's corrupted images, as frozen specs with an `open()`."""
 
-from sicl.streams.base import Ordered, Stream
 from sicl.streams.cache import ImageCache
-from sicl.streams.kinds import Benign, Continual, Dynamic, Mixed
-from sicl.streams.make import STREAMS, make_stream
-from sicl.streams.noisy import Noisy
+from sicl.streams.kinds import STREAMS, Benign, Continual, Dynamic, Mixed, Noisy, make_stream
 from sicl.streams.plan import Plan
-from sicl.streams.player import OpenStream
+from sicl.streams.stream import OpenStream, Ordered, Stream
 
 __all__ = [
     "STREAMS",

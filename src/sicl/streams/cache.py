@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from sicl.data.dataset import Dataset
+from sicl.data.files import sync_folder
 from sicl.data.images import Positions, Uint8Images
-from sicl.data.npy import map_npy, sync_folder, write_npy
+from sicl.data.npy import map_npy, write_npy
 from sicl.errors import DataError, require_positive
 
 

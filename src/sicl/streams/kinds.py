@@ -1,17 +1,17 @@
-"""The streams over corruptions: benign, continual, mixed, dynamic."""
+"""The streams by name: benign, continual, mixed, dynamic, and any of them with out-of-distribution samples."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
 from sicl.corruptions import CORRUPTIONS
 from sicl.data.dataset import Dataset
-from sicl.errors import require_choice, require_positive
-from sicl.streams.base import DOMAINS, Ordered, require_corruptions
-from sicl.streams.order import dirichlet_order
-from sicl.streams.plan import Plan, join
+from sicl.errors import OptionError, nearest, require_choice, require_positive
+from sicl.streams.plan import OOD_PREFIX, Plan, dirichlet_order, join
+from sicl.streams.stream import DOMAINS, Ordered, Stream, require_corruptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +72,7 @@ class Mixed(Continual):
         shuffled = plan.reordered(generator.permutation(len(plan)).astype(np.int64))
         if self.order == "iid":
             return shuffled
-        labels = dataset.labels[shuffled.positions]
-        slots = max(2, len(np.unique(labels)))
-        return shuffled.reordered(
-            dirichlet_order(labels, gamma=self.label_gamma, slots=slots, generator=generator)
-        )
+        return shuffled.reordered(self._by_label(dataset.labels[shuffled.positions], generator))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,3 +101,85 @@ class Dynamic(Continual):
         return plan.reordered(
             dirichlet_order(plan.domain_ids, gamma=self.gamma, slots=self.slots, generator=generator)
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noisy(Stream):
+    """Another stream with out-of-distribution samples at random places; they carry the label `OOD_LABEL`.
+
+    The in-distribution samples keep the order the base stream gives them.
+
+    Args:
+        base: the stream of samples that do have a class.
+        ood: the other set's name: "noise", "mnist", "svhn", "folder:PATH" or any data set.
+        share: how much of the whole stream is out of distribution, in [0, 1).
+    """
+
+    base: Stream = field(default_factory=Benign)
+    ood: str = "noise"
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share < 1:
+            raise OptionError(f"`share` must lie in [0, 1), got {self.share!r}.")
+        if isinstance(self.base, Noisy):
+            raise OptionError(
+                "`base` must be a stream without out-of-distribution samples, got another `Noisy`."
+            )
+
+    @property
+    def settings(self) -> Ordered:
+        """The base stream's."""
+        return self.base.settings
+
+    @property
+    def ood_name(self) -> str | None:
+        """The other set's name."""
+        return self.ood
+
+    def plan(self, dataset: Dataset) -> Plan:
+        """Scatter the OOD samples over the base plan; their positions count up and wrap around the OOD set."""
+        base = self.base.plan(dataset)
+        n_ood = round(len(base) * self.share / (1 - self.share))
+        total = len(base) + n_ood
+        generator = self.settings.generator(f"noisy {self.ood}")
+        here = np.zeros(total, bool)
+        here[generator.permutation(total)[:n_ood]] = True
+        positions = np.empty(total, np.int64)
+        ids = np.empty(total, np.int16)
+        positions[~here], ids[~here] = base.positions, base.domain_ids
+        positions[here], ids[here] = np.arange(n_ood), len(base.domains)
+        return Plan(positions, ids, (*base.domains, OOD_PREFIX + self.ood))
+
+
+STREAMS: dict[str, type[Stream]] = {
+    "benign": Benign,
+    "dynamic": Dynamic,
+    "continual": Continual,
+    "mixed": Mixed,
+    "noisy": Noisy,
+}
+"""The kinds of streams by name."""
+
+
+def make_stream(name: str, /, **options: Any) -> Stream:
+    """Return the spec of a stream; for "noisy", `base` names the kind (default "benign") the other options go to.
+
+    >>> make_stream("noisy", corruption="fog", ood="noise", share=0.2).base.corruption
+    'fog'
+    """
+    require_choice(STREAMS, stream=name)
+    if name != "noisy" or isinstance(options.get("base"), Stream):
+        return STREAMS[name](**_known(name, options))
+    own = {key: options.pop(key) for key in ("ood", "share") if key in options}
+    return Noisy(base=make_stream(options.pop("base", "benign"), **options), **own)
+
+
+def _known(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    known = [option.name for option in fields(STREAMS[name])]
+    for option in options:
+        if option not in known:
+            raise OptionError(
+                f"the stream {name!r} has no option {option!r}; it has {', '.join(known)}.{nearest(option, known)}"
+            )
+    return options

@@ -6,8 +6,7 @@ from html import escape
 
 from sicl.corruptions import CATEGORIES
 from sicl.errors import InputError
-from sicl.streams.order import runs
-from sicl.streams.plan import Plan
+from sicl.streams.plan import Plan, runs
 
 _COLOURS = ("#4269d0", "#e8743b", "#3ca951", "#9c6bd6", "#6b7280", "#b45309")
 _ROW, _LEFT, _TOP, _WIDTH, _BOTTOM = 20, 150, 34, 760, 40

@@ -1,7 +1,8 @@
-"""The training loop: data on the device, one gather a batch, one synchronisation an epoch."""
+"""Training: data on the device, one synchronisation an epoch, a file to go on from, a checkpoint at the end."""
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 import zlib
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,11 +18,112 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sicl.errors import InputError, OptionError
+from sicl.errors import DataError, InputError, OptionError
+from sicl.models.checkpoint import save_checkpoint
 from sicl.train.augment import apply_mix, augment, draw_mix, pad_images, to_float
-from sicl.train.optimise import Average, learning_rate, make_optimizer
-from sicl.train.resume import read_resume, write_resume
 from sicl.train.spec import TrainSpec
+
+
+def make_optimizer(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
+    """Return the spec's optimiser over all parameters of the model."""
+    fused = next(model.parameters()).is_cuda
+    if spec.optimizer == "sgd":
+        return torch.optim.SGD(
+            model.parameters(),
+            lr=spec.lr,
+            momentum=spec.momentum,
+            nesterov=spec.momentum > 0,
+            weight_decay=spec.weight_decay,
+            fused=fused or None,
+        )
+    matrices = [p for name, p in model.named_parameters() if p.ndim > 1 and not _is_token(name)]
+    others = [p for name, p in model.named_parameters() if p.ndim <= 1 or _is_token(name)]
+    groups = [
+        {"params": matrices, "weight_decay": spec.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=spec.lr, betas=(0.9, 0.999), fused=fused or None)
+
+
+def _is_token(name: str) -> bool:
+    return name.endswith(("cls_token", "pos_embed"))
+
+
+def learning_rate(spec: TrainSpec, step: int, steps_per_epoch: int) -> float:
+    """Return the rate of a step: linear warm-up, then half a cosine down to 0."""
+    # A run shorter than twice the warm-up warms up for half of its steps.
+    warmup = min(spec.warmup_epochs, spec.epochs / 2) * steps_per_epoch
+    if step < warmup:
+        return spec.lr * (step + 1) / (warmup + 1)
+    total = spec.epochs * steps_per_epoch
+    return spec.lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(total - warmup, 1)))
+
+
+class Average:
+    """An exponential average of a model's weights and BN statistics, kept on its device."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        self._decay = decay
+        self._n_updates = 0
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Move towards `model`; the first steps average over what has been seen so far."""
+        self._n_updates += 1
+        weight = 1 - min(self._decay, self._n_updates / (self._n_updates + 9))
+        own, theirs = _floats(self.model), _floats(model)
+        torch._foreach_lerp_(own, theirs, weight)
+
+    def state_dict(self) -> dict[str, object]:
+        """Return weights and counter."""
+        return {"model": self.model.state_dict(), "n_updates": self._n_updates}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Restore what `state_dict` returned."""
+        self.model.load_state_dict(state["model"])  # type: ignore[arg-type]
+        self._n_updates = int(state["n_updates"])  # type: ignore[call-overload]
+
+
+def _floats(model: nn.Module) -> list[Tensor]:
+    return [tensor for tensor in model.state_dict().values() if tensor.is_floating_point()]
+
+
+_FORMAT = 1
+
+
+def write_resume(
+    path: Path, key: str, state: dict[str, object], history: list[dict[str, float | None]]
+) -> None:
+    """Write the state after an epoch aside, then rename it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    torch.save({"format": _FORMAT, "key": key, "state": state, "history": history}, part)
+    part.replace(path)
+
+
+def read_resume(
+    path: Path, key: str, device: torch.device
+) -> tuple[dict[str, Any] | None, list[dict[str, float | None]]]:
+    """Return state and history of a killed run, or nothing if there is none.
+
+    Raises:
+        DataError: the file is damaged.
+        OptionError: the file is of a run with another spec or other data.
+    """
+    if not path.exists():
+        return None, []
+    try:
+        saved = torch.load(path, map_location=device, weights_only=True)
+        found, state, history = saved["key"], saved["state"], saved["history"]
+    except Exception as error:  # a pickle is a program: a damaged one fails in any way
+        raise DataError(f"The resume file {path.name!r} is damaged; delete it to start anew.") from error
+    if found != key:
+        raise OptionError(
+            f"The resume file {path.name!r} is of a run with other options or data; repeat that run, or delete it."
+        )
+    return state, history
+
 
 Labelled = tuple[NDArray[np.uint8], NDArray[np.int64]]
 _EVAL_BATCH = 1000
@@ -51,7 +154,7 @@ class TrainResult:
     history: tuple[EpochReport, ...]
 
 
-class _Run:
+class _Training:
     """The moving parts of one training run."""
 
     def __init__(self, spec: TrainSpec, images: Tensor, labels: Tensor, compile_model: bool) -> None:
@@ -161,7 +264,7 @@ def fit(
     """
     target = torch.device(device)
     _check(spec, images, labels)
-    run = _Run(spec, _to_device(images, target), _to_device(labels, target), compile_model)
+    run = _Training(spec, _to_device(images, target), _to_device(labels, target), compile_model)
     key = f"{spec.to_json()} {_fingerprint(images)} {_fingerprint(labels)}"
     state, history = (None, []) if resume is None else read_resume(Path(resume), key, target)
     if state is not None:
@@ -180,7 +283,7 @@ def fit(
 
 
 def _one_epoch(
-    run: _Run, epoch: int, val: tuple[Tensor, Tensor] | None, on_step: Callable[[int, int], None] | None
+    run: _Training, epoch: int, val: tuple[Tensor, Tensor] | None, on_step: Callable[[int, int], None] | None
 ) -> EpochReport:
     start = time.perf_counter()
     loss = run.train_epoch(epoch, on_step)
@@ -252,3 +355,52 @@ def _check(spec: TrainSpec, images: NDArray[np.uint8], labels: NDArray[np.int64]
         raise InputError(
             f"`images` must be 32 x 32 for {spec.arch}, got {images.shape[1]} x {images.shape[2]}."
         )
+
+
+def train_to_file(
+    spec: TrainSpec,
+    train: Labelled,
+    val: Labelled,
+    out: Path | str,
+    *,
+    dataset: str,
+    device: torch.device | str = "cpu",
+    half: bool = False,
+    compile_model: bool = False,
+    on_step: Callable[[int, int], None] | None = None,
+    on_epoch: Callable[[EpochReport], None] | None = None,
+) -> TrainResult:
+    """Train, and write the weights with the whole configuration inside; goes on after a kill.
+
+    Args:
+        spec: the recipe.
+        train: training images and labels.
+        val: validation images and labels.
+        out: the .safetensors file; `OUT.resume` next to it lives as long as the run does.
+        dataset: the data set's name, for the file.
+        device: where to train.
+        half: store float16.
+        compile_model: as for `fit`.
+        on_step: as for `fit`.
+        on_epoch: as for `fit`.
+
+    Raises:
+        OptionError: `out` exists already or does not end in .safetensors.
+    """
+    out = Path(out)
+    if out.suffix != ".safetensors":
+        raise OptionError(f"`out` must end in .safetensors, got {out.name!r}.")
+    if out.exists():
+        raise OptionError(
+            f"`out` must be a new file, but {str(out)!r} exists; move it away or choose another."
+        )
+    resume = out.with_name(out.name + ".resume")
+    told: dict[str, Any] = {"compile_model": compile_model, "on_step": on_step, "on_epoch": on_epoch}
+    result = fit(spec, *train, val=val, device=device, resume=resume, **told)
+    metadata = {**spec.model.to_metadata(), "dataset": dataset, "train": spec.to_json()}
+    accuracy = result.history[-1].accuracy
+    if accuracy is not None:
+        metadata["val_accuracy"] = f"{accuracy:.4f}"
+    save_checkpoint(out, result.model.state_dict(), metadata, dtype=torch.float16 if half else None)
+    resume.unlink(missing_ok=True)
+    return result

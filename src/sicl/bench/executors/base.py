@@ -12,9 +12,8 @@ from sicl.bench.plan.cell import Cell
 from sicl.errors import SetupError
 
 if TYPE_CHECKING:
-    from sicl.bench.run.run import Outcome, Progress
+    from sicl.bench.run.run import CellOutcome, Progress
     from sicl.bench.run.shelf import Shelf
-
 
 MOST_THREADS = 4096
 
@@ -61,7 +60,7 @@ class Settings:
         """Return an empty shelf for one worker, in the worker's own process."""
         import torch
 
-        from sicl.bench.run.device import choose_device, device_of_worker
+        from sicl.bench.run.machine import choose_device, device_of_worker
         from sicl.bench.run.shelf import Shelf
 
         if self.threads is not None:
@@ -93,7 +92,7 @@ class Finished:
 
     cell: Cell
     worker: int
-    outcome: Outcome
+    outcome: CellOutcome
 
 
 Event = Started | Stepped | Finished
@@ -110,3 +109,35 @@ class Executor(Protocol):
     def run(self, cells: Sequence[Cell], settings: Settings, emit: Emit) -> None:
         """Run the cells and tell `emit` what happens; an exception stops the workers."""
         ...
+
+
+class Waiting:
+    """Cells that wait for a worker; one whose worker was lost is tried again, but not for ever.
+
+    Args:
+        cells: in the order they are handed out.
+        retries: how often one is tried again.
+    """
+
+    def __init__(self, cells: Sequence[Cell], retries: int) -> None:
+        self._cells, self._retries = list(cells)[::-1], retries
+        self._lost: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def pop(self) -> Cell:
+        """Return the next cell, which waits no more."""
+        return self._cells.pop()
+
+    def lose(self, cell: Cell, reason: str, cause: str = "") -> CellOutcome | None:
+        """Let a lost cell wait again; after its last try return its failure, so that it stays in every average."""
+        from sicl.bench.run.record import Recorder
+        from sicl.bench.run.run import CellOutcome
+
+        lost = self._lost[cell.id] = self._lost.get(cell.id, 0) + 1
+        if lost <= self._retries:
+            self._cells.append(cell)
+            return None
+        told = f"The cell was lost: {reason} {'once' if lost == 1 else f'{lost} times'}{cause}."
+        return CellOutcome(Recorder(**cell.identity).failed(told, spec=dict(cell.spec)))

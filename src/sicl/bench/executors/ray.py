@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sicl.bench.executors.base import Emit, Finished, Settings, Started
+from sicl.bench.executors.base import Emit, Finished, Settings, Started, Waiting
 from sicl.bench.executors.cluster import bounded, connect, import_ray, is_here
-from sicl.bench.executors.lost import lost_cell, often
 from sicl.bench.plan.cell import Cell
 from sicl.errors import OptionError, SetupError, require_positive
 
 if TYPE_CHECKING:
-    from sicl.bench.run.run import Outcome
+    from sicl.bench.run.run import CellOutcome
 
 GROWTH_S = 900.0
 """How long a cluster without room may take to grow."""
@@ -56,7 +55,6 @@ class RayCluster:
             )
 
     def run(self, cells: Sequence[Cell], settings: Settings, emit: Emit) -> None:
-        """Run the cells; see `Executor`."""
         ray = import_ray()
         settings = replace(settings, threads=settings.threads or max(1, int(self.cpus)))
         self.check(settings)
@@ -70,7 +68,7 @@ class RayCluster:
             room = _room(nodes, needs)
             if not room and self.workers is None:
                 raise OptionError(_no_room(needs))
-            pool = _Pool(ray, list(cells), settings, emit, needs, self.retries, self.cell_timeout)
+            pool = _Actors(ray, Waiting(cells, self.retries), settings, emit, needs, self.cell_timeout)
             pool.run(min(self.workers or room, len(cells)), patience=None if room else GROWTH_S)
         finally:
             if mine:
@@ -96,31 +94,24 @@ class RayCluster:
         return float(settings.device == "cuda") if self.gpus is None else self.gpus
 
 
-class _Pool:
+class _Actors:
     """One cell at a time for each actor; a cell whose actor is lost goes to a new one."""
 
     def __init__(
         self,
         ray: Any,
-        cells: list[Cell],
+        waiting: Waiting,
         settings: Settings,
         emit: Emit,
         needs: dict[str, float],
-        retries: int,
         limit: float | None,
     ) -> None:
-        self._ray = ray
-        self._waiting = cells[::-1]
-        self._settings = settings
-        self._emit = emit
-        self._needs = needs
-        self._retries = retries
+        self._ray, self._waiting, self._settings, self._emit = ray, waiting, settings, emit
+        self._needs, self._limit = needs, limit
         # Ray's own retries come within seconds and are used up before it has noticed that a machine is gone.
         self._actor = ray.remote(_Actor).options(
             num_cpus=needs["CPU"], num_gpus=needs["GPU"], max_restarts=0, max_task_retries=0
         )
-        self._limit = limit
-        self._lost: dict[str, int] = {}
         self._running: dict[Any, _Task] = {}
 
     def run(self, count: int, patience: float | None) -> None:
@@ -161,7 +152,7 @@ class _Pool:
         task = self._running.pop(result)
         self._settle(task, self._outcome(result, task.cell))
 
-    def _settle(self, task: _Task, outcome: Outcome | None) -> None:
+    def _settle(self, task: _Task, outcome: CellOutcome | None) -> None:
         """Tell what came of a cell, and give its worker, or a new one, the next."""
         actor = task.actor
         if outcome is not None:
@@ -172,23 +163,20 @@ class _Pool:
             actor = self._actor.remote(task.index, self._settings) if self._waiting else None
         self._hand_out(task.index, actor)
 
-    def _outcome(self, result: Any, cell: Cell) -> Outcome | None:
+    def _outcome(self, result: Any, cell: Cell) -> CellOutcome | None:
         """Return what came of a cell; None if its worker was lost and it is to be run again."""
         try:
-            outcome: Outcome = self._ray.get(result)
+            outcome: CellOutcome = self._ray.get(result)
         except self._ray.exceptions.RayError as error:
             if getattr(error, "actor_init_failed", False):
                 raise SetupError(_no_start(error)) from error
             return self._again(cell, "its worker was lost", f" ({_last(error)})")
         return outcome
 
-    def _again(self, cell: Cell, reason: str, cause: str = "") -> Outcome | None:
-        """Put a cell back, or give it up after its retries."""
-        lost = self._lost[cell.id] = self._lost.get(cell.id, 0) + 1
-        if lost <= self._retries:
-            self._waiting.append(cell)
-            return None
-        return replace(lost_cell(cell, f"{reason} {often(lost)}{cause}"), spent=True)
+    def _again(self, cell: Cell, reason: str, cause: str = "") -> CellOutcome | None:
+        """Let a cell wait again, or give it up after its retries; its worker is not to be used again."""
+        outcome = self._waiting.lose(cell, reason, cause)
+        return None if outcome is None else replace(outcome, spent=True)
 
     def _hand_out(self, index: int, actor: Any) -> None:
         if self._waiting:
@@ -219,7 +207,7 @@ class _Actor:
     def ready(self) -> None:
         """Answer once the worker is there."""
 
-    def run(self, cell: Cell) -> Outcome:
+    def run(self, cell: Cell) -> CellOutcome:
         from sicl.bench.run.run import run_cell
 
         return run_cell(cell, self._shelf, predictions=self._settings.predictions)

@@ -11,13 +11,12 @@ from statistics import mean
 from sicl.bench.paper.claims import CLAIMS, Claim
 from sicl.bench.paper.evidence import MAIN, OLDER, QUICK, RESNET18, UNKNOWN, Answer, Evidence, by, ece
 from sicl.bench.paper.presets import METHODS
-from sicl.bench.run.files import write_atomic
 from sicl.bench.run.schema import Record
-from sicl.bench.tables.beside import against
-from sicl.bench.tables.layout import Setting
+from sicl.bench.tables.layout import Setting, against
 from sicl.bench.tables.names import CALIBRATOR_NAMES, calibrator_name, dataset_name, model_name, stream_name
-from sicl.bench.tables.plots import Panel, bars, dots, lines, scatter
+from sicl.bench.tables.plots import Plot, bars, dots, lines, scatter
 from sicl.bench.tables.sheets import Sheet
+from sicl.data.files import write_atomic
 from sicl.errors import DataError
 
 FULL = "--weights DIR --device cuda --n 4992 --seeds 0,1"
@@ -191,7 +190,7 @@ def results_table(evidence: Evidence) -> str:
     return "\n".join(lines)
 
 
-def drawings(evidence: Evidence) -> dict[str, Panel]:
+def drawings(evidence: Evidence) -> dict[str, Plot]:
     """Return the page's plots by name; one whose records are missing is left out."""
     return {**_readings(evidence), **_against(evidence), **_time(evidence), **_collapse(evidence)}
 
@@ -207,7 +206,7 @@ SHORT_READINGS = {
 }
 
 
-def _readings(evidence: Evidence) -> dict[str, Panel]:
+def _readings(evidence: Evidence) -> dict[str, Plot]:
     """Draw the mean ECE of every reading on the validation corruptions, by data set, hard and soft votes."""
     path = evidence.root / "readings-validation.json"
     if not path.is_file():
@@ -246,7 +245,7 @@ def _reading(name: str) -> tuple[str, str]:
     return f"{layer}, {'MixStyle' if kind == 'mix' else kind if kind == 'swap' else f'{kind} x {size}'}", hard
 
 
-def _against(evidence: Evidence) -> dict[str, Panel]:
+def _against(evidence: Evidence) -> dict[str, Plot]:
     """Draw every printed average of the ResNet-18 tables against ours."""
     made = {}
     for run in RESNET18:
@@ -257,7 +256,7 @@ def _against(evidence: Evidence) -> dict[str, Panel]:
     return made
 
 
-def _time(evidence: Evidence) -> dict[str, Panel]:
+def _time(evidence: Evidence) -> dict[str, Plot]:
     """Draw the sliding-window ECE of the softmax for every method, static and dynamic."""
     made = {}
     for run in (*RESNET18, "resnet18-dynamic"):
@@ -281,7 +280,7 @@ def _along(records: Sequence[Record]) -> list[tuple[float, float]]:
     return [(end, 100 * mean(values)) for end, values in zip(ends, zip(*same))]
 
 
-def _collapse(evidence: Evidence) -> dict[str, Panel]:
+def _collapse(evidence: Evidence) -> dict[str, Plot]:
     """Draw ECE under TENT at twenty times its learning rate, with and without the guard."""
     names = ("softmax", "pseudocal", "sicl_paper", "sicl, no guard", "sicl")
     records = [r for r in evidence.run("resnet18-collapse") if r.method == "tent, lr 0.02"]

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sicl.bench.run.schema import Record
-from sicl.bench.tables.beside import against
-from sicl.bench.tables.layout import ACCURACY
+from sicl.bench.tables.layout import ACCURACY, against
 from sicl.bench.tables.names import method_name
 from sicl.bench.tables.plots import (
     Drawing,
-    Panel,
+    Plot,
     bars,
     dots,
     joined,
@@ -40,7 +39,7 @@ def _only(sheet: Sheet, columns: Sequence[str]) -> Sheet:
     return replace(sheet, columns=tuple(sheet.columns[i] for i in chosen), rows=rows)
 
 
-def _table(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+def _table(sheets: Sheets, records: Sequence[Record]) -> list[Plot]:
     """Draw ours against the printed numbers of every setting, or our tables where none is printed."""
     if "paper" in sheets:
         return [
@@ -61,7 +60,7 @@ def _by_key(sheet: Sheet) -> Sheet:
     return replace(kept, columns=tuple(keys.get(name, name) for name in kept.columns), digits=1)
 
 
-def _observation(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+def _observation(sheets: Sheets, records: Sequence[Record]) -> list[Plot]:
     """Four panels: (a) and (b) a fixed model over changing corruptions, (c) and (d) TENT on one."""
     panels = []
     fixed = "batchnorm" if any(name.startswith("batchnorm") for name in sheets) else "source"
@@ -87,7 +86,7 @@ def _observation(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
     return panels
 
 
-def _reliability(letter: str, part: str, sheet: Sheet) -> Panel:
+def _reliability(letter: str, part: str, sheet: Sheet) -> Plot:
     n = sum(int(row[2] or 0) for _, row in sheet.rows)
     return reliability(f"({letter}) {part} {n:,} samples", sheet, _ece(sheet))
 
@@ -102,7 +101,7 @@ def _ece(sheet: Sheet) -> float:
     return sum(abs((row[0] or 0) - (row[1] or 0)) * (row[2] or 0) for _, row in sheet.rows) / total
 
 
-def _motivation(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+def _motivation(sheets: Sheets, records: Sequence[Record]) -> list[Plot]:
     """(a) ECE of style and content votes, (b) ContentVariance of MixStyle and dropout."""
     ece = _only(sheets["ece"], ("style", "content"))
     content = _only(sheets["content_variance"], ("mixstyle", "dropout"))
@@ -112,7 +111,7 @@ def _motivation(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
     ]
 
 
-def _analysis(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+def _analysis(sheets: Sheets, records: Sequence[Record]) -> list[Plot]:
     """(a) ContentVariance and (b) StyleVariance of style perturbation, MixStyle and dropout."""
     return [
         bars("(a) ContentVariance", sheets["content_variance"], unit=""),
@@ -120,7 +119,7 @@ def _analysis(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
     ]
 
 
-def _ablation(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+def _ablation(sheets: Sheets, records: Sequence[Record]) -> list[Plot]:
     """Bars by method for components and relaxation, lines over the number of variants."""
     panels = [
         bars("(a) what is perturbed: cumulative ECE, %", sheets["components"]),
@@ -132,7 +131,7 @@ def _ablation(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
     return panels
 
 
-def _severities(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+def _severities(sheets: Sheets, records: Sequence[Record]) -> list[Plot]:
     """Lines over severity, right and wrong predictions apart."""
     return [
         sheet_lines("(a) right predictions: ECE, %", sheets["ece_right"]),
@@ -141,7 +140,7 @@ def _severities(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
     ]
 
 
-def _layers(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+def _layers(sheets: Sheets, records: Sequence[Record]) -> list[Plot]:
     """Bars by method for each stage."""
     return [bars(f"(c) {sheet.title}", _short(sheet)) for sheet in sheets.values()]
 
@@ -150,25 +149,25 @@ def _short(sheet: Sheet) -> Sheet:
     return replace(sheet, columns=tuple(name.rpartition(", ")[2] for name in sheet.columns))
 
 
-def _ood(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+def _ood(sheets: Sheets, records: Sequence[Record]) -> list[Plot]:
     """Bars by category of corruption."""
     return [bars(f"(a) {sheets['auroc'].title}", sheets["auroc"]), bars(sheets["ece"].title, sheets["ece"])]
 
 
-def _sotta(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+def _sotta(sheets: Sheets, records: Sequence[Record]) -> list[Plot]:
     """Bars by corruption, SoTTA with and without SICL."""
     return [
         bars(f"(b) {sheet.title}", sheet) for name, sheet in sheets.items() if name.startswith("accuracy")
     ]
 
 
-def _stream(sheets: Sheets, records: Sequence[Record]) -> list[Panel]:
+def _stream(sheets: Sheets, records: Sequence[Record]) -> list[Plot]:
     """Draw the first stream that changes."""
     found = next((r for r in records if len(r.segments) > 1), None)
     return [stream(f"{method_name(found.method)}, seed {found.seed}", found.segments)] if found else []
 
 
-_PANELS: dict[str, Callable[[Sheets, Sequence[Record]], list[Panel]]] = {
+_PANELS: dict[str, Callable[[Sheets, Sequence[Record]], list[Plot]]] = {
     "table2": _table,
     "table3": _table,
     "table4": _table,

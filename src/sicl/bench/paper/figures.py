@@ -8,8 +8,7 @@ from typing import Any
 
 from sicl.bench.paper.reliability import over_time_and_reliability
 from sicl.bench.run.schema import Record
-from sicl.bench.tables.beside import beside, beside_by_corruption
-from sicl.bench.tables.layout import corruption_tables, main_table
+from sicl.bench.tables.layout import beside, beside_by_corruption, corruption_tables, main_table
 from sicl.bench.tables.sheets import Pick, Sheet, pivot
 
 COMPONENTS = ("mean only", "std only", "mixstyle", "style votes")

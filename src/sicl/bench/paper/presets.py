@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sicl.bench.plan.plan import Plan, load_plan
+from sicl.bench.plan.plan import BenchPlan, load_plan
 from sicl.bench.tables.names import CALIBRATOR_NAMES
 from sicl.bench.tables.printed import CORRUPTIONS
 from sicl.errors import OptionError, require_choice
@@ -108,7 +108,7 @@ class Preset:
             "streams": self.streams(corruptions, choice),
         }
 
-    def plan(self, name: str, choice: Choice) -> Plan:
+    def plan(self, name: str, choice: Choice) -> BenchPlan:
         """Return the plan; raises `OptionError` with all that is missing."""
         return load_plan(self.table(name, choice))
 

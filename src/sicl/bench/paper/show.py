@@ -13,10 +13,10 @@ from rich.text import Text
 from sicl.bench.paper.drawings import drawing
 from sicl.bench.paper.figures import sheets
 from sicl.bench.paper.presets import PRESETS
-from sicl.bench.run.files import write_atomic
-from sicl.bench.run.progress import make_console
+from sicl.bench.run.live import make_console
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.sheets import Row, Sheet
+from sicl.data.files import write_atomic
 
 LONG, SHOWN = 40, 12
 """Lines with more points than the first are printed with the second; other sheets of that length are not."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from sicl.bench.plan import registry
 from sicl.bench.plan.entries import Entry, Problems
-from sicl.bench.plan.kinds import is_plain, shown
-from sicl.errors import OptionError, nearest, require_choice, require_positive
+from sicl.bench.plan.registry import is_plain
+from sicl.errors import OptionError, nearest, require_choice, require_positive, shown
 
 SOURCE_SETS = ("demo", "cifar10", "cifar100", "imagenet")
 """The data sets that have a source validation split."""
@@ -75,7 +75,7 @@ def check_combination(
             f"needs batch norms, which the model {model.label!r} does not have; keep it to other models with "
             "`models`, or leave one out.",
         )
-    problems.catch(f"method {method.label!r}", lambda: method_preset(method, dataset, model))
+    problems.catch(f"method {method.label!r}", method_preset, method, dataset, model)
     wanting = [entry.label for entry in (method, *calibrators) if needs_source(entry)]
     name = str(dataset.options.get("source", dataset.name))
     has_source = clean_name(name) in SOURCE_SETS or registry.OWN.fullmatch(name)
@@ -102,13 +102,11 @@ def check_models(pairs: Iterable[tuple[Entry, Entry]], seeds: Sequence[int], pro
     distinct = {(dataset.name, model.label): (dataset, model) for dataset, model in pairs}
     for dataset, model in distinct.values():
         for seed in seeds:
-            problems.catch(
-                f"model {model.label!r}",
-                lambda d=dataset, m=model, s=seed: _check_model(model_source(m, d, s)),  # type: ignore[misc]
-            )
+            problems.catch(f"model {model.label!r}", _check_model, model, dataset, seed)
 
 
-def _check_model(load: str) -> None:
+def _check_model(model: Entry, dataset: Entry, seed: int) -> None:
+    load = model_source(model, dataset, seed)
     scheme, _, rest = load.partition(":")
     if load == "demo" or (rest and scheme in registry.MODEL_LIBRARIES):
         return
@@ -132,10 +130,9 @@ def check_values(entries: dict[str, list[Entry]], problems: Problems) -> None:
         for entry in entries[noun]:
             if entry.kind is not None and (entry.kind.own or noun != "stream"):
                 item = {"name": entry.name, "options": entry.options, "preset": entry.preset}
-                problems.catch(f"{noun} {entry.label!r}", lambda i=item, n=noun: registry.build(i, n))  # type: ignore[misc]
+                problems.catch(f"{noun} {entry.label!r}", registry.build, item, noun)
     for entry in entries["dataset"]:
         where, options = f"dataset {entry.label!r}", entry.options
-        problems.catch(where, lambda e=entry: registry.check_dataset(e.name))  # type: ignore[misc]
-        problems.catch(where, lambda o=options: require_positive(source_n=o.get("source_n", 1)))  # type: ignore[misc]
-        split = options.get("split", "test")
-        problems.catch(where, lambda s=split: require_choice(("test", "train", "val"), split=s))  # type: ignore[misc]
+        problems.catch(where, registry.check_dataset, entry.name)
+        problems.catch(where, require_positive, source_n=options.get("source_n", 1))
+        problems.catch(where, require_choice, ("test", "train", "val"), split=options.get("split", "test"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sicl.bench.plan.cell import Cell
-from sicl.bench.plan.plan import Plan
+from sicl.bench.plan.plan import BenchPlan
 from sicl.data.folders import count_folder
 
 IMAGES = {
@@ -71,7 +71,7 @@ class Cost:
         return self.gigaflops / GIGAFLOPS_A_SECOND["cuda" if device.startswith("cuda") else "cpu"]
 
 
-def estimate(plan: Plan) -> Cost:
+def estimate(plan: BenchPlan) -> Cost:
     """Return what a plan costs: a rough guide, good enough to choose a machine."""
     images, passes, gigaflops = 0, 0.0, 0.0
     for cell in plan.cells:
@@ -97,7 +97,7 @@ def cell_images(cell: Cell) -> int:
     return round(n / (1 - options["share"])) if "share" in options else int(n)
 
 
-def shape(plan: Plan) -> dict[str, Counter[str]]:
+def shape(plan: BenchPlan) -> dict[str, Counter[str]]:
     """Return how many cells there are of each data set, model, method, stream and seed."""
     nouns = ("dataset", "model", "method", "stream", "seed")
     return {noun: Counter(str(cell.identity[noun]) for cell in plan.cells) for noun in nouns}

@@ -1,4 +1,4 @@
-"""The entries of a plan: names with options, checked one by one, with all problems kept."""
+"""The entries of a plan: names with options, checked against their spec classes, with all problems kept."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sicl.bench.plan import registry
-from sicl.bench.plan.kinds import LONGEST, Kind, Option, accepts, is_plain, shown
-from sicl.errors import OptionError, SiclError, nearest
+from sicl.bench.plan.registry import LONGEST, Kind, Option, accepts, is_plain
+from sicl.errors import OptionError, SiclError, nearest, shown
 
 LIMITS = ("datasets", "models", "methods")
 """Keys that keep an entry to some of the plan's data sets, models or methods."""
@@ -79,15 +79,14 @@ class Problems:
         if text not in self.found:
             self.found.append(text)
 
-    def catch(self, where: str, check: Callable[[], Any]) -> Any:
+    def catch(self, where: str, check: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Return what `check` returns, or keep its error and return None."""
         try:
-            return check()
+            return check(*given, **named)
         except SiclError as error:
             self.add(where, str(error))
-        except (
-            Exception
-        ) as error:  # A class that does not check a value itself: its error is the plan's problem.
+        # A class that does not check a value itself: its error is the plan's problem.
+        except Exception as error:
             self.add(where, f"{type(error).__name__}: {error}")
         return None
 
@@ -148,7 +147,7 @@ def _entry(table: dict[str, Any], noun: str, problems: Problems) -> Entry | None
     if noun in ("dataset", "model"):
         problems.unknown_keys(where, table, ("name", "label", *reserved))
         return Entry(name, label, table, limits, preset)
-    kind = problems.catch(where, lambda: registry.find_kind(noun, name))
+    kind = problems.catch(where, registry.find_kind, noun, name)
     if kind is not None and (noun != "stream" or kind.own):
         problems.unknown_keys(where, table, [*kind.options, "name", "label", *reserved])
         if problems.wrong_types(where, table, kind.options) or not set(table) <= set(kind.options):

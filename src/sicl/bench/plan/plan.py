@@ -24,9 +24,9 @@ from sicl.bench.plan.combinations import (
     source_of,
 )
 from sicl.bench.plan.entries import NOUNS, Entry, Problems, read_entries
-from sicl.bench.plan.kinds import is_plain, shown
+from sicl.bench.plan.registry import is_plain
 from sicl.bench.plan.streams import expand_streams
-from sicl.errors import DataError
+from sicl.errors import DataError, shown
 
 KEYS = ("name", "seeds", "predict", *(f"{noun}s" for noun in NOUNS))
 NAME = re.compile(r"\w[\w .,+=@()-]{0,99}")
@@ -37,7 +37,7 @@ MOST = 1_000_000
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchPlan:
     """The cells of a benchmark, in the order they are run.
 
     Args:
@@ -54,7 +54,7 @@ class Plan:
         return len(self.cells)
 
 
-def load_plan(source: str | os.PathLike[str] | Mapping[str, Any]) -> Plan:
+def load_plan(source: str | os.PathLike[str] | Mapping[str, Any]) -> BenchPlan:
     """Return the plan of a TOML file, or of a table that looks like one.
 
     Raises:
@@ -68,7 +68,7 @@ def load_plan(source: str | os.PathLike[str] | Mapping[str, Any]) -> Plan:
         rule = "must be a word of up to 100 letters, digits, spaces and - _ . , + = @ ( ), for a folder is called so"
         problems.add("name", f"{rule}; got {shown(name)}.")
         name = "plan"
-    plan = Plan(name, tuple(_cells(table, problems)), table)
+    plan = BenchPlan(name, tuple(_cells(table, problems)), table)
     if not problems.found and not plan.cells:
         problems.add(
             "plan", "has no cells: the `datasets`, `models` and `methods` limits exclude each other."

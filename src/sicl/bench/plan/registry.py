@@ -1,23 +1,31 @@
-"""What a plan can name: methods, calibrators, streams, data sets and models, the user's own included."""
+"""What a plan can name, the user's own included, and spec classes as a plan sees them: fields, types, values."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
 import inspect
+import math
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from functools import cache
-from typing import Any
+from typing import Any, get_type_hints
 
-from sicl.bench.plan.kinds import Kind, kind_of
 from sicl.data.load import DATASETS
 from sicl.errors import OptionError, nearest
+from sicl.spec import fits, plain
 
 OWN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 """How a name from the user's own code looks: "package.module:Name"."""
+
+REGISTRIES = {
+    "method": ("sicl.adapt", "METHODS", "Method"),
+    "calibrator": ("sicl.calibrate", "CALIBRATORS", "Calibrator"),
+    "stream": ("sicl.streams", "STREAMS", "Stream"),
+}
+"""Where the built-in classes of a noun are: room, table by name, base class. Imported when asked: they need torch."""
 
 MODEL_LIBRARIES = ("timm", "torchvision", "hf", "imagenet-resnet50")
 NEEDS_SOURCE = ("eata", "temperature_scaling", "transcal")
@@ -42,19 +50,95 @@ PLACES = ("folder", "imagenet", "imagenet-c")
 """Data sets whose name goes on after a colon."""
 
 
+LONGEST = 200
+"""Characters of a name or a label."""
+
+LARGEST = 2**63
+"""No whole number of a plan is larger: what reads it later counts in 64 bits."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One field of a spec.
+
+    Args:
+        type: what it is declared to be; None if that cannot be told.
+        text: the same in words.
+        default: its value; MISSING where there is none, or none that a record could hold.
+    """
+
+    type: Any
+    text: str
+    default: Any = field(default_factory=lambda: MISSING)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A spec class: where it is, and what can be set.
+
+    Args:
+        path: "module:Class", as records name it.
+        spec: the class.
+        options: its fields, the inherited ones first.
+        own: whether it is the user's.
+        needs_source: whether it declares `needs_source = True`.
+    """
+
+    path: str
+    spec: type
+    options: dict[str, Option]
+    own: bool = False
+    needs_source: bool = False
+
+    def defaults(self) -> dict[str, Any]:
+        """Return every default that is known."""
+        return {name: item.default for name, item in self.options.items() if item.default is not MISSING}
+
+
+def kind_of(path: str, spec: type, *, own: bool = False) -> Kind:
+    """Return a class as its fields declare it."""
+    try:
+        hints = get_type_hints(spec)
+    except Exception:  # A name that is there for type checkers alone.
+        hints = {}
+    options = {}
+    for item in fields(spec) if is_dataclass(spec) else ():
+        text = item.type if isinstance(item.type, str) else inspect.formatannotation(item.type)
+        default = item.default if is_plain(item.default) else MISSING
+        options[item.name] = Option(hints.get(item.name), text, default)
+    return Kind(path, spec, options, own, bool(getattr(spec, "needs_source", False)))
+
+
+def accepts(declared: Any, value: object) -> bool:
+    """Say whether a plan's value fits a type; a type that is not understood accepts anything."""
+    return declared is None or fits(declared, plain(value), classes=False)
+
+
+def is_plain(value: object, depth: int = 6) -> bool:
+    """Say whether a record can hold a value as it is: text, finite numbers, None, lists and tables of these."""
+    if isinstance(value, str):
+        return not has_controls(value)
+    if isinstance(value, int):
+        return -LARGEST <= value < LARGEST
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, list | tuple):
+        return depth > 0 and all(is_plain(item, depth - 1) for item in value)
+    if isinstance(value, Mapping):
+        pairs = [part for pair in value.items() for part in pair]
+        return all(isinstance(key, str) for key in value) and is_plain(pairs, depth)
+    return value is None
+
+
+def has_controls(text: str) -> bool:
+    """Say whether a text has control characters, or half a character, which no file name, record or page has."""
+    return any(ord(letter) < 32 or ord(letter) == 127 or 0xD800 <= ord(letter) < 0xE000 for letter in text)
+
+
 def known(noun: str) -> dict[str, type]:
     """Return the built-in methods, calibrators or streams by name; this imports torch."""
-    if noun == "method":
-        from sicl.adapt import METHODS
-
-        return dict(METHODS)
-    if noun == "calibrator":
-        from sicl.calibrate import CALIBRATORS
-
-        return dict(CALIBRATORS)
-    from sicl.streams import STREAMS
-
-    return dict(STREAMS)
+    room, table, _ = REGISTRIES[noun]
+    return dict(getattr(importlib.import_module(room), table))
 
 
 def names(noun: str) -> list[str]:
@@ -93,8 +177,9 @@ def find_kind(noun: str, name: str) -> Kind:
 def _built_in(noun: str, name: str) -> Kind:
     spec = known(noun)[name]
     # Records name a class by this path; a file that moves inside the package must not change it.
-    homes = {"method": f"sicl.adapt.{name}", "calibrator": f"sicl.calibrate.{name}"}
-    return kind_of(f"{homes.get(noun, spec.__module__)}:{spec.__name__}", spec)
+    stream = f"sicl.streams.{'noisy' if name == 'noisy' else 'kinds'}"
+    homes = {"method": f"sicl.adapt.{name}", "calibrator": f"sicl.calibrate.{name}", "stream": stream}
+    return kind_of(f"{homes[noun]}:{spec.__name__}", spec)
 
 
 def check_dataset(name: str) -> None:
@@ -205,9 +290,6 @@ def preset_basis(name: str) -> str:
 
 def base_class(noun: str) -> type:
     """Return the class that every method, calibrator or stream derives from."""
-    from sicl.adapt import Method
-    from sicl.calibrate import Calibrator
-    from sicl.streams import Stream
-
-    bases: dict[str, type] = {"method": Method, "calibrator": Calibrator, "stream": Stream}
-    return bases[noun]
+    room, _, base = REGISTRIES[noun]
+    found: type = getattr(importlib.import_module(room), base)
+    return found

@@ -9,7 +9,7 @@ from typing import Any
 
 from sicl.bench.plan import registry
 from sicl.bench.plan.entries import Entry, Problems
-from sicl.bench.plan.kinds import Option
+from sicl.bench.plan.registry import Option
 from sicl.errors import require_choice
 
 NOISY = ("ood", "share")
@@ -26,7 +26,7 @@ def expand_streams(entries: list[Entry], problems: Problems) -> list[Entry]:
             found.append(entry)
             continue
         where = f"stream {entry.label!r}"
-        known = problems.catch(where, lambda entry=entry: _declared(entry))  # type: ignore[misc]
+        known = problems.catch(where, _declared, entry)
         if known is not None:
             found.extend(_singles(entry, known, where, problems))
     _require_distinct(found, problems)
@@ -56,7 +56,7 @@ def _singles(entry: Entry, known: Mapping[str, Option], where: str, problems: Pr
     levels = severities if isinstance(severities, list | tuple) else [severities]
     if not levels or (many is not None and not _names(many)):
         problems.add(where, "`severity` and `corruptions` must name at least one each, got an empty list.")
-    from sicl.streams.base import DOMAINS
+    from sicl.streams.stream import DOMAINS
 
     for name, level in product(_names(many) if many is not None else [None], levels):
         options = {**given, "severity": level, **({} if name is None else {"corruption": name})}
@@ -65,8 +65,8 @@ def _singles(entry: Entry, known: Mapping[str, Option], where: str, problems: Pr
         if not problems.wrong_types(where, options, known):
             for corruption in options.get(SEVERAL, [name]):
                 chosen = corruption or "clean"
-                problems.catch(where, lambda c=chosen: require_choice(DOMAINS, corruption=c))  # type: ignore[misc]
-            problems.catch(where, lambda options=options: _make(entry.name, options))  # type: ignore[misc]
+                problems.catch(where, require_choice, DOMAINS, corruption=chosen)
+            problems.catch(where, _make, entry.name, options)
         yield replace(entry, options=_complete(entry, options))
 
 

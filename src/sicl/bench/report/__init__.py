@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sicl.bench.report.page import html_page
 from sicl.bench.report.text import comma_separated, latex, markdown
-from sicl.bench.run.files import write_atomic
 from sicl.bench.run.schema import Record
+from sicl.data.files import write_atomic
 from sicl.errors import DataError, require_choice
 
 __all__ = ["FORMATS", "write_report", "write_reports"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from importlib.resources import files
 
 from sicl import __version__
-from sicl.bench.report.cells import cells_table
 from sicl.bench.report.charts import colour
 from sicl.bench.report.panels import group_panels
 from sicl.bench.report.parts import (
@@ -24,13 +23,14 @@ from sicl.bench.report.parts import (
 )
 from sicl.bench.report.setup import setup_section
 from sicl.bench.run.schema import Record
-from sicl.bench.tables.colours import colour_of
 from sicl.bench.tables.names import (
     CALIBRATOR_NAMES,
     METRICS,
+    MISSING,
     Metric,
     calibrator_name,
     dataset_name,
+    domain_name,
     method_name,
     model_name,
     stream_name,
@@ -46,7 +46,7 @@ from sicl.bench.tables.summary import (
     mean_winners,
     metrics_of,
 )
-from sicl.bench.tables.svg import tag
+from sicl.bench.tables.svg import colour_of, tag
 
 DARK = """
   color-scheme: dark;
@@ -210,11 +210,7 @@ def _result_table(groups: Sequence[Group], names: Sequence[str], metric: Metric)
         means = {name: mean_metric(group.records, name, metric.key) for name in names}
         best = mean_winners(means, metric)
         accuracy = mean_accuracy(group.records).value
-        cells = [
-            *identity_cells(group, groups),
-            _count(group),
-            cell(METRICS["ece"].text(accuracy), accuracy),
-        ]
+        cells = [*identity_cells(group, groups), _count(group), cell(METRICS["ece"].text(accuracy), accuracy)]
         for name in names:
             win, own = name in best, name == "sicl"
             cells.append(mean_cell(means[name], metric, done=len(group.done), win=win, own=own))
@@ -260,3 +256,45 @@ def _failed(records: Sequence[Record]) -> str:
         tag("dt", escape(record.label)) + tag("dd", escape(record.error or "")) for record in failed
     )
     return tag("dl", rows) if failed else ""
+
+
+Column = tuple[str, Callable[[Record], int | None]]
+COLUMNS: tuple[Column, ...] = (("Severity", lambda r: r.severity), ("Seed", lambda r: r.seed))
+
+
+def cells_table(records: Sequence[Record], groups: Sequence[Group], names: Sequence[str]) -> str:
+    """Return the table; severity and seed are columns only where they differ."""
+    columns = [item for item in COLUMNS if len({item[1](record) for record in records} - {None}) > 1]
+    heads = [*identity_heads(groups), ("Corruption", True), *((title, False) for title, _ in columns)]
+    heads += [("Accuracy", False), *((calibrator_name(name), False) for name in names), ("Winner", True)]
+    rows = [_row(group, groups, record, names, columns) for group in groups for record in group.records]
+    box = (
+        '<input class="filter" type="search" placeholder="Filter: tent fog …" '
+        'aria-label="Filter cells" data-table="all-cells">'
+    )
+    lede = tag(
+        "p", f"ECE in % of all {len(records)} cells, and the calibrator with the lowest.", class_="lede"
+    )
+    return lede + box + tag("div", sortable(heads, rows, id="all-cells"), class_="wide scroll")
+
+
+def _row(
+    group: Group, groups: Sequence[Group], record: Record, names: Sequence[str], columns: Sequence[Column]
+) -> str:
+    metric = METRICS["ece"]
+    best = cell_winners(record, metric)
+    values = {name: record.calibrators.get(name, {}).get("ece") for name in names}
+    corruption = domain_name(record.corruption) if record.corruption else "several"
+    winner = ", ".join(calibrator_name(name) for name in names if name in best)
+    cells = [
+        *identity_cells(group, groups),
+        left(corruption),
+        *(cell(MISSING if (v := value(record)) is None else str(v), v) for _, value in columns),
+        cell(metric.text(record.accuracy), record.accuracy),
+        *(
+            cell(metric.text(values[name]), values[name], class_="win" if name in best else None)
+            for name in names
+        ),
+        left(winner if record.status == "done" else "failed"),
+    ]
+    return tag("tr", "".join(cells), class_="failed" if record.status == "failed" else None)

@@ -9,17 +9,7 @@ import numpy as np
 
 from sicl.bench.report.charts import colour, percent
 from sicl.bench.run.schema import Record
-from sicl.bench.tables.names import (
-    MISSING,
-    Metric,
-    calibrator_name,
-    dataset_name,
-    method_name,
-    model_name,
-    short_calibrator,
-    short_domain,
-    stream_name,
-)
+from sicl.bench.tables.names import MISSING, Metric, calibrator_name, short_calibrator, short_domain
 from sicl.bench.tables.pool import Array
 from sicl.bench.tables.summary import Group, Mean, mean_domain_ece, mean_metric, winners
 from sicl.bench.tables.svg import nice_top, tag, ticks
@@ -54,13 +44,12 @@ def short_title(group: Group, groups: Sequence[Group]) -> str:
 
 
 def _identity(group: Group, groups: Sequence[Group]) -> list[tuple[str, str]]:
-    columns = [
-        ("Data set", dataset_name(group.dataset), {one.dataset for one in groups}),
-        ("Model", model_name(group.model), {one.model for one in groups}),
-        ("Method", method_name(group.method), set()),
-        ("Stream", stream_name(group.stream), {one.stream for one in groups}),
+    columns = {"dataset": "Data set", "model": "Model", "method": "Method", "stream": "Stream"}
+    return [
+        (columns[field], text)
+        for field, text in zip(columns, group.names)
+        if field == "method" or len({getattr(one, field) for one in groups}) > 1
     ]
-    return [(head, text) for head, text, values in columns if len(values) != 1]
 
 
 def sortable(heads: Iterable[tuple[str, bool]], rows: Iterable[str], **attributes: str | None) -> str:

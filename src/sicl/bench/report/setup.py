@@ -17,12 +17,7 @@ MAX_OPEN = 24
 NOUNS = ("dataset", "model", "method", "stream")
 TOLD = ("name", "label", "class", "preset", "options", "corruption", "severity", "seed")
 """What the tables tell already, or what says nothing about how a cell was run."""
-PARTS = {
-    "spec": "Configuration",
-    "environment": "Environment",
-    "data": "Data and weights",
-    "timing": "Time",
-}
+PARTS = {"spec": "Configuration", "environment": "Environment", "data": "Data and weights", "timing": "Time"}
 
 
 def setup_section(records: Sequence[Record]) -> str:

@@ -6,17 +6,16 @@ import csv
 import io
 from collections.abc import Sequence
 
-from sicl.bench.run.schema import Record
-from sicl.bench.tables.escape import csv_text, markdown_text, tex_text
+from sicl.bench.run.schema import IDENTITY, Record
 from sicl.bench.tables.names import (
     METRICS,
     MISSING,
     Metric,
     calibrator_name,
-    dataset_name,
-    method_name,
-    model_name,
-    stream_name,
+    csv_text,
+    markdown_text,
+    pipe_table,
+    tex_text,
 )
 from sicl.bench.tables.printed import printed_value
 from sicl.bench.tables.summary import (
@@ -31,7 +30,6 @@ from sicl.bench.tables.summary import (
 )
 
 MAIN = ("ece", "cumulative_ece", "brier", "nll", "auroc", "aurc")
-IDENTITY = ("dataset", "model", "method", "stream", "corruption", "severity", "seed")
 
 
 def markdown(records: Sequence[Record], title: str, *, note: str = "") -> str:
@@ -56,7 +54,7 @@ def markdown(records: Sequence[Record], title: str, *, note: str = "") -> str:
             ]
             for row in rows
         ]
-        parts.append(_pipe(head, lines, text_columns=(0, 1, 5)))
+        parts.append(pipe_table(head, lines, right=(2, 3, 4)))
     failed = [record for record in records if record.status == "failed"]
     if failed:
         parts.append("## Failed cells")
@@ -67,31 +65,20 @@ def markdown(records: Sequence[Record], title: str, *, note: str = "") -> str:
 def comma_separated(records: Sequence[Record]) -> str:
     """Return one line a cell and calibrator with every scalar, in shares; a failed cell is one line."""
     buffer = io.StringIO()
-    columns = [
-        *IDENTITY,
-        "status",
-        "error",
-        "n",
-        "n_ood",
-        "calibrator",
-        "accuracy",
-        *METRICS,
-        "mean_confidence",
-    ]
-    columns.append("paper_cumulative_ece")
+    cell_columns = (*IDENTITY, "status", "error", "n", "n_ood")
+    number_columns = ("accuracy", *METRICS, "mean_confidence")
+    columns = [*cell_columns, "calibrator", *number_columns, "paper_cumulative_ece"]
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
     writer.writeheader()
     for record in records:
-        told = {key: getattr(record, key) for key in (*IDENTITY, "status", "error", "n", "n_ood")}
+        told = {key: getattr(record, key) for key in cell_columns}
         shared = {key: csv_text(value) if isinstance(value, str) else value for key, value in told.items()}
         if not record.calibrators:
             writer.writerow(shared)
         for name, cell in record.calibrators.items():
-            numbers = {key: cell.get(key) for key in ("accuracy", *METRICS, "mean_confidence")}
-            paper = _paper(record, name)
-            writer.writerow(
-                {**shared, **numbers, "calibrator": csv_text(name), "paper_cumulative_ece": paper}
-            )
+            numbers = {key: cell.get(key) for key in number_columns}
+            own = {"calibrator": csv_text(name), "paper_cumulative_ece": _paper(record, name)}
+            writer.writerow({**shared, **numbers, **own})
     return buffer.getvalue()
 
 
@@ -101,7 +88,7 @@ def latex(records: Sequence[Record], title: str, *, key: str = "ece", note: str 
     head = ["Data set", "Model", "Method", "Stream", "Acc.", *map(calibrator_name, names)]
     lines = [" & ".join(tex_text(text) for text in head) + r" \\", r"\midrule"]
     for group in groups:
-        cells = [tex_text(text) for text in _identity(group)]
+        cells = [tex_text(text) for text in group.names]
         cells.append(METRICS["ece"].text(mean_accuracy(group.records).value).replace(MISSING, "--"))
         cells += [_tex_cell(*part, metric) for part in _row(group, names, metric)]
         lines.append(" & ".join(cells) + r" \\")
@@ -132,14 +119,14 @@ def _markdown_table(groups: Sequence[Group], names: Sequence[str], metric: Metri
     head = ["Data set", "Model", "Method", "Stream", "Cells", "Accuracy, %", *map(_called, names)]
     rows = []
     for group in groups:
-        row = [*map(markdown_text, _identity(group)), f"{len(group.done)}/{len(group.records)}"]
+        row = [*map(markdown_text, group.names), f"{len(group.done)}/{len(group.records)}"]
         row.append(METRICS["ece"].text(mean_accuracy(group.records).value))
         for mean, best in _row(group, names, metric):
             value = metric.text(mean.value)
             spread = "" if mean.spread is None else f" ±{metric.text(mean.spread)}"
             row.append((f"**{value}**" if best else value) + spread)
         rows.append(row)
-    return _pipe(head, rows, text_columns=(0, 1, 2, 3))
+    return pipe_table(head, rows, right=range(4, len(head)))
 
 
 def _row(group: Group, names: Sequence[str], metric: Metric) -> list[tuple[Mean, bool]]:
@@ -148,18 +135,8 @@ def _row(group: Group, names: Sequence[str], metric: Metric) -> list[tuple[Mean,
     return [(means[name], name in best) for name in names]
 
 
-def _pipe(head: Sequence[str], rows: Sequence[Sequence[str]], text_columns: Sequence[int]) -> str:
-    rule = ["---" if i in text_columns else "---:" for i in range(len(head))]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
-
-
 def _called(calibrator: str) -> str:
     return markdown_text(calibrator_name(calibrator))
-
-
-def _identity(group: Group) -> tuple[str, str, str, str]:
-    names = dataset_name(group.dataset), model_name(group.model), method_name(group.method)
-    return (*names, stream_name(group.stream))
 
 
 def _paper(record: Record, calibrator: str) -> float | None:

@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sicl.bench.plan.plan import Plan, load_plan
+from sicl.bench.plan.plan import BenchPlan, load_plan
 from sicl.bench.plan.registry import known
-from sicl.bench.run.files import write_atomic
 from sicl.bench.run.live import show_failures
 from sicl.bench.run.record import Record
 from sicl.bench.run.runner import Result
-from sicl.bench.tables.names import METRICS, Metric, calibrator_name, method_name
+from sicl.bench.tables.names import METRICS, calibrator_name, method_name
 from sicl.bench.tables.summary import calibrators_of, mean_accuracy, mean_metric, winners
+from sicl.data.files import write_atomic
 
 SHOWN = ("gaussian_noise", "defocus_blur", "contrast", "jpeg_compression")
 """A corruption of each category."""
@@ -25,7 +25,7 @@ SHOWN = ("gaussian_noise", "defocus_blur", "contrast", "jpeg_compression")
 COLUMNS = ("ece", "brier", "auroc")
 
 
-def demo_plan(*, method: str, corruptions: Sequence[str], calibrators: Sequence[str], n: int) -> Plan:
+def demo_plan(*, method: str, corruptions: Sequence[str], calibrators: Sequence[str], n: int) -> BenchPlan:
     """Return the demo's cells: one a corruption, on the embedded model and images; nothing named means the usual."""
     stream = {"name": "benign", "corruption": list(corruptions or SHOWN), "severity": 5, "n": n}
     return load_plan(
@@ -72,7 +72,10 @@ def show_demo(result: Result, console: Console) -> None:
     metrics = [METRICS[key] for key in COLUMNS]
     for head in ("accuracy %", *(f"{metric.title} %" for metric in metrics)):
         table.add_column(head, justify="right")
-    best = {metric.title: winners(_values(rows, metric), metric) for metric in metrics}
+    best = {
+        metric.title: winners({n: mean_metric(result.records, n, metric.key).value for n in rows}, metric)
+        for metric in metrics
+    }
     for name, row in rows.items():
         cells = [
             Text("-" if value is None else f"{value:.1f}", "bold green" if name in best.get(key, ()) else "")
@@ -85,11 +88,6 @@ def show_demo(result: Result, console: Console) -> None:
         over = f"Mean over {len(done)} of {len(result.records)} corruptions of {done[0].n} images each"
         console.print(f"{over}, severity 5, seed 0.")
     show_failures(result, console)
-
-
-def _values(rows: dict[str, dict[str, float | None]], metric: Metric) -> dict[str, float | None]:
-    scale = 100 if metric.percent else 1
-    return {name: None if (v := row[metric.title]) is None else v / scale for name, row in rows.items()}
 
 
 def _percent(value: float | None) -> float | None:

@@ -6,20 +6,127 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from sicl.bench.executors import Event, Executor, Finished, Settings
+from sicl.bench.executors import Event, Executor, Finished, Settings, Started, Stepped
 from sicl.bench.plan.cost import estimate, shape
-from sicl.bench.plan.plan import Plan
+from sicl.bench.plan.plan import BenchPlan
 from sicl.bench.plan.registry import own_modules
-from sicl.bench.run.progress import Display, duration, make_console
 from sicl.bench.run.runner import Result, run_plan
 from sicl.bench.run.schema import Record
 from sicl.bench.run.store import Store
+
+WIDE = 180
+
+
+def make_console(file: IO[str] | None = None, width: int | None = None) -> Console:
+    """Return the standard output; a file or pipe is taken to be wide enough for a table with all calibrators.
+
+    Square brackets and colons are text: labels and errors are the user's, and never markup.
+    """
+    console = Console(file=file, width=width, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal and width is None:
+        console.width = max(WIDE, console.width)
+    return console
+
+
+class Display:
+    """Shows a run on a terminal; elsewhere it prints a line for each finished cell.
+
+    Args:
+        console: where to; default the standard output.
+        clock: the time in seconds.
+    """
+
+    def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.console = console or make_console()
+        self._clock = clock
+        self._bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}", markup=False),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        self._rows: dict[int, TaskID] = {}
+        self._all: TaskID | None = None
+        self._begun = 0.0
+        self._done = self._total = 0
+
+    def __enter__(self) -> Display:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def start(self, missing: int, total: int) -> None:
+        """Say how many cells there are to run."""
+        self._begun, self._total = self._clock(), missing
+        kept = f", {total - missing} are there already" if missing < total else ""
+        self.console.print(f"{missing} cells to run{kept}.")
+        self._all = self._bars.add_task("cells", total=missing, note="")
+
+    def watch(self, event: Event) -> None:
+        """Show one event."""
+        if isinstance(event, Started):
+            self._row(event.worker, event.cell.label)
+        elif isinstance(event, Stepped):
+            step = event.progress
+            note = f"acc {_percent(step.accuracy)}  ECE {_percent(step.ece)}"
+            row = self._row(event.worker, None)
+            self._bars.update(row, completed=step.batches, total=step.total, note=note)
+        elif isinstance(event, Finished):
+            self._finish(event)
+
+    def _row(self, worker: int, label: str | None) -> TaskID:
+        if worker not in self._rows:
+            self._rows[worker] = self._bars.add_task(label or "", total=None, note="")
+        elif label is not None:
+            self._bars.update(self._rows[worker], description=label, completed=0, total=None, note="")
+        return self._rows[worker]
+
+    def _finish(self, event: Finished) -> None:
+        self._done += 1
+        left = (self._clock() - self._begun) / self._done * (self._total - self._done)
+        if self._all is not None:
+            self._bars.update(self._all, completed=self._done, note=f"{duration(left)} left")
+        line = f"{event.cell.label}: {describe(event.outcome.record)}"
+        style = "red" if event.outcome.record.status == "failed" else None
+        if not self.console.is_terminal:
+            line, style = f"[{self._done}/{self._total}] {line} ({duration(left)} left)", None
+        self.console.print(
+            line, style=style, markup=False, emoji=False, soft_wrap=not self.console.is_terminal
+        )
+
+
+def describe(record: Record) -> str:
+    """Return a cell's result in a few words."""
+    if record.status == "failed":
+        return f"FAILED: {record.error}"
+    eces = ", ".join(f"{name} {_percent(row.get('ece'))}" for name, row in record.calibrators.items())
+    return f"accuracy {_percent(record.accuracy)} %, ECE {eces} %"
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people: 42 s, 3 min, 2.5 h, 12 days."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 72 else f"{hours / 24:,.0f} days"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
 
 
 def find_own_modules(*folders: Path) -> None:
@@ -36,7 +143,7 @@ def show_modules(table: Mapping[str, Any], console: Console | None = None) -> No
     (console or make_console()).print(f"The plan {told}.", markup=False, emoji=False)
 
 
-def show_plan(plan: Plan, console: Console | None = None) -> None:
+def show_plan(plan: BenchPlan, console: Console | None = None) -> None:
     """Print what a plan would run, and roughly what that costs."""
     console = console or make_console()
     console.print(f"{plan.name}: {len(plan)} cells", style="bold", markup=False)
@@ -59,15 +166,11 @@ def show_plan(plan: Plan, console: Console | None = None) -> None:
 
 
 def run_live(
-    plan: Plan,
+    plan: BenchPlan,
     folder: Path,
     *,
     executor: Executor,
-    data: Path | None = None,
-    device: str = "auto",
-    threads: int | None = None,
-    predictions: bool = False,
-    cache: Path | None = None,
+    settings: Settings,
     retry_failed: bool = False,
     console: Console | None = None,
     show: Callable[[Result, Console], None] | None = None,
@@ -75,13 +178,6 @@ def run_live(
 ) -> Result:
     """Run a plan under a live display, print its summary, and write its report into the folder, also meanwhile."""
     console = console or make_console()
-    settings = Settings(
-        data=str(data.absolute()) if data else None,
-        device=device,
-        predictions=predictions,
-        cache=str(cache.absolute()) if cache else None,
-        threads=threads,
-    )
     report = LiveReport(plan, folder, title=title)
     with Display(console) as display:
 
@@ -89,15 +185,8 @@ def run_live(
             display.watch(event)
             report.watch(event)
 
-        result = run_plan(
-            plan,
-            folder,
-            executor=executor,
-            settings=settings,
-            retry_failed=retry_failed,
-            watch=watch,
-            on_start=display.start,
-        )
+        how: dict[str, Any] = {"executor": executor, "settings": settings, "retry_failed": retry_failed}
+        result = run_plan(plan, folder, watch=watch, on_start=display.start, **how)
     (show or show_summary)(result, console)
     told = f"Records in {folder}, report in {report.write(result.records)}."
     console.print(told, markup=False, emoji=False)
@@ -119,7 +208,7 @@ class LiveReport:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: BenchPlan,
         folder: Path,
         clock: Callable[[], float] = time.monotonic,
         title: str | None = None,
@@ -154,14 +243,11 @@ def show_summary(result: Result, console: Console) -> None:
     for head in ("data set", "model", "method", "stream", "cells", "acc", *names):
         table.add_column(Text(head))
     for group in group_records(result.records):
-        cells = f"{len(group.done)} of {len(group.records)}" if group.done != group.records else None
-        means = [
-            mean_accuracy(group.records),
-            *(mean_metric(group.records, n, "cumulative_ece") for n in names),
-        ]
-        numbers = ["-" if mean.value is None else f"{100 * mean.value:.1f}" for mean in means]
+        done, total = len(group.done), len(group.records)
+        eces = [mean_metric(group.records, name, "cumulative_ece") for name in names]
+        numbers = [_percent(mean.value) for mean in (mean_accuracy(group.records), *eces)]
         what = (group.dataset, group.model, group.method, group.stream)
-        table.add_row(*map(Text, what), cells or str(len(group.records)), *numbers)
+        table.add_row(*map(Text, what), str(total) if done == total else f"{done} of {total}", *numbers)
     console.print(table)
     console.print("Accuracy and cumulative ECE in %, means over the cells that are done.")
     show_failures(result, console)

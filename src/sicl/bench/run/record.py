@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sicl.bench.run.files import write_atomic
 from sicl.bench.run.measure import Samples, measure
 from sicl.bench.run.results import load_records
-from sicl.bench.run.schema import Record
+from sicl.bench.run.schema import IDENTITY, Record
+from sicl.data.files import write_atomic
 from sicl.errors import DataError, InputError
 from sicl.types import Batch, Prediction
 
@@ -62,18 +62,11 @@ class Recorder:
         self._labels.append(batch.labels.detach().cpu().numpy().astype(np.int64))
         self._domains.extend(batch.domains)
 
-    def finish(
-        self,
-        *,
-        spec: Mapping[str, Any] | None = None,
-        environment: Mapping[str, Any] | None = None,
-        timing: Mapping[str, Any] | None = None,
-        data: Mapping[str, Any] | None = None,
-        counters: Mapping[str, int] | None = None,
-    ) -> Record:
-        """Compute every metric and return the record; the arguments go into it as they are."""
-        given = (spec, environment, timing, data, counters)
-        self._details = {name: dict(value or {}) for name, value in zip(DETAILS, given)}
+    def finish(self, **details: Mapping[str, Any]) -> Record:
+        """Compute every metric and return the record; `spec`, `environment` and others of `DETAILS` go into it."""
+        self._details = {name: dict(details.pop(name, {})) for name in DETAILS}
+        if details:
+            raise TypeError(f"a record has no {', '.join(details)}")
         return _record(self._identity(), self._details, self._samples())
 
     def failed(self, error: str, **details: Mapping[str, Any]) -> Record:
@@ -82,7 +75,11 @@ class Recorder:
         return Record(**storable(self._identity()), status="failed", error=storable(error), **given)
 
     def save_predictions(self, path: str | Path) -> Path:
-        """Write every sample's prediction as a compressed `.npz`, atomically; call after `finish`.
+        """Write `predictions` to a file, atomically."""
+        return write_atomic(path, self.predictions())
+
+    def predictions(self) -> bytes:
+        """Return every sample's prediction as a compressed `.npz`; call after `finish`.
 
         `record_from_predictions` makes the same record from it.
         """
@@ -103,11 +100,10 @@ class Recorder:
                 arrays[f"predicted_{i}"] = samples.predicted[name].astype(np.int32)
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-        return write_atomic(path, buffer.getvalue())
+        return buffer.getvalue()
 
     def _identity(self) -> dict[str, Any]:
-        names = ("dataset", "model", "method", "stream", "seed", "corruption", "severity")
-        return {name: getattr(self._blank, name) for name in names}
+        return {name: getattr(self._blank, name) for name in IDENTITY}
 
     def _samples(self) -> Samples:
         if not self._domains:

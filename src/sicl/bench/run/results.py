@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sicl.bench.run.files import write_atomic
 from sicl.bench.run.schema import Record, is_record
+from sicl.data.files import write_atomic
 from sicl.errors import DataError
 
 PACKED = ".jsonl.xz"

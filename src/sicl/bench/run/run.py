@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, is_dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ import torch
 from sicl.adapt import Method
 from sicl.bench.plan import registry
 from sicl.bench.plan.cell import Cell
-from sicl.bench.run.environment import environment
+from sicl.bench.run.machine import environment
 from sicl.bench.run.record import Record, Recorder
 from sicl.bench.run.shelf import Shelf, require_classes
 from sicl.bench.run.timed import TimedPanel
@@ -53,7 +51,7 @@ FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, e
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     """What a cell leaves behind.
 
     Args:
@@ -71,7 +69,7 @@ class Outcome:
 
 def run_cell(
     cell: Cell, shelf: Shelf | None = None, *, predictions: bool = False, on_batch: OnBatch | None = None
-) -> Outcome:
+) -> CellOutcome:
     """Run a cell from a fresh state; an error becomes a failed record.
 
     Args:
@@ -100,7 +98,7 @@ def run_cell(
         "environment": {**environment(shelf.device), "traceback": trace},
         "timing": {"total_s": time.perf_counter() - started},
     }
-    return Outcome(recorder.failed(reason, **details), spent=spent, fault=fault)
+    return CellOutcome(recorder.failed(reason, **details), spent=spent, fault=fault)
 
 
 def _require_json(record: Record) -> None:
@@ -126,7 +124,7 @@ def setup_fault(error: BaseException) -> str | None:
 
 def _run(
     cell: Cell, shelf: Shelf, recorder: Recorder, predictions: bool, on_batch: OnBatch | None
-) -> Outcome:
+) -> CellOutcome:
     started = time.perf_counter()
     with _reproducible():
         stage = _Stage.set(cell, shelf)
@@ -147,7 +145,7 @@ def _run(
         counters=stage.panel.adapter.counters,
     )
     record = replace(record, calibrators=_with_summaries(record.calibrators, stage.panel))
-    return Outcome(record, _predictions_bytes(recorder) if predictions else None)
+    return CellOutcome(record, recorder.predictions() if predictions else None)
 
 
 @dataclass(frozen=True)
@@ -271,11 +269,6 @@ def _with_summaries(rows: Mapping[str, dict[str, Any]], panel: Panel) -> dict[st
         name: getattr(item, "summary", dict) for name, item in panel.calibrations.items()
     }
     return {name: {**row, **found[name]()} for name, row in rows.items()}
-
-
-def _predictions_bytes(recorder: Recorder) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        return recorder.save_predictions(Path(folder) / "predictions.npz").read_bytes()
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:

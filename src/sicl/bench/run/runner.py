@@ -11,9 +11,9 @@ from pathlib import Path
 
 from sicl.bench.executors import Event, Executor, Finished, Settings, make_executor
 from sicl.bench.executors.base import Emit
-from sicl.bench.executors.processes import Processes
+from sicl.bench.executors.local import Processes
 from sicl.bench.plan.cell import Cell
-from sicl.bench.plan.plan import Plan
+from sicl.bench.plan.plan import BenchPlan
 from sicl.bench.run.schema import Record
 from sicl.bench.run.store import CACHE, Store
 from sicl.errors import SetupError
@@ -38,7 +38,7 @@ class Result:
 
 
 def run_plan(
-    plan: Plan,
+    plan: BenchPlan,
     folder: str | os.PathLike[str],
     *,
     executor: Executor | None = None,

@@ -15,6 +15,9 @@ SCHEMA = 2
 READ = (1, 2)
 """The schemas that are read: records of schema 1 may lack the digest."""
 
+IDENTITY = ("dataset", "model", "method", "stream", "corruption", "severity", "seed")
+"""The fields that name a cell."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:

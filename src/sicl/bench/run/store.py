@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sicl.bench.plan.cell import Cell
-from sicl.bench.plan.plan import Plan
-from sicl.bench.run.files import write_atomic
+from sicl.bench.plan.plan import BenchPlan
 from sicl.bench.run.schema import Record
+from sicl.data.files import write_atomic
 from sicl.errors import DataError
 
 if TYPE_CHECKING:
-    from sicl.bench.run.run import Outcome
+    from sicl.bench.run.run import CellOutcome
 
 LOCK = ".lock"
 CACHE = ".cache"
@@ -59,7 +59,7 @@ class Store:
             ) from error
         return record
 
-    def write(self, cell: Cell, outcome: Outcome) -> str:
+    def write(self, cell: Cell, outcome: CellOutcome) -> str:
         """Keep a cell's predictions, then its record: a record that is there is complete. Returns its text."""
         if outcome.predictions is not None:
             write_atomic(self.predictions_path(cell), outcome.predictions)
@@ -81,7 +81,7 @@ class Store:
             return not retry_failed
         return not predictions or self.predictions_path(cell).is_file()
 
-    def write_plan(self, plan: Plan) -> None:
+    def write_plan(self, plan: BenchPlan) -> None:
         """Keep the plan beside its results, for whoever finds them."""
         ids = [cell.id for cell in plan.cells]
         content = {"plan": plan.name, "table": plan.table, "cells": len(plan), "ids": ids}

@@ -1,7 +1,9 @@
-"""How names and numbers are written in a report, the same in every format."""
+"""How names, numbers and the users' own text are written in a report, the same in every format."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from sicl.bench.tables.printed import CORRUPTIONS
@@ -176,9 +178,54 @@ def short_domain(key: str) -> str:
 
 def ordered(keys: set[str], known: tuple[str, ...] | dict[str, str]) -> list[str]:
     """Return the keys in the order of `known`, then the others by name."""
-    rank = {key: i for i, key in enumerate(known)}
-    return sorted(keys, key=lambda key: (rank.get(key, len(rank)), key))
+    return sorted(keys, key=lambda key: rank(key, known))
+
+
+def rank(key: str, known: tuple[str, ...] | dict[str, str]) -> tuple[int, str]:
+    """Return what sorts a key: its place in `known`, and its name where it has none."""
+    order = list(known)
+    return order.index(key) if key in order else len(order), key
 
 
 def _title(key: str) -> str:
     return key.replace("_", " ").capitalize()
+
+
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "\N{EN DASH}": "--",
+    "·": "--",
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+}
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def tex_text(text: str) -> str:
+    """Return text as LaTeX prints it."""
+    return "".join(_TEX.get(letter, letter) for letter in _one_line(text))
+
+
+def csv_text(text: str | None) -> str | None:
+    """Return text as a spreadsheet shows it: with an apostrophe before what it would compute."""
+    return f"'{text}" if text is not None and text.lstrip().startswith(_FORMULA) else text
+
+
+def markdown_text(text: str) -> str:
+    """Return text as Markdown shows it, in a table's cell too."""
+    # An underscore inside a word is one already.
+    escaped = re.sub(r"([\\`*\[\]|~$#!]|(?<!\w)_|_(?!\w))", r"\\\1", _one_line(text))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def pipe_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Container[int] = ()) -> str:
+    """Return a Markdown table of cells that are Markdown already; the columns of `right` are aligned right."""
+    rule = ["---:" if i in right else "---" for i in range(len(head))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

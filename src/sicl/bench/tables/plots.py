@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from sicl.bench.tables.colours import colour_of
 from sicl.bench.tables.names import legend_name, short_domain
 from sicl.bench.tables.sheets import Sheet, number
-from sicl.bench.tables.svg import Scale, nice_top, tag, text, ticks
+from sicl.bench.tables.svg import Scale, colour_of, nice_top, tag, text, ticks
 
 WIDTH, HALF, PLOT, GAP = 780, 380, 190, 20
 LEFT, RIGHT, HEAD = 40, 8, 26
@@ -29,7 +28,7 @@ DECADES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class Plot:
     """One plot, drawn from its own top left corner."""
 
     width: float
@@ -52,7 +51,7 @@ class Drawing:
     """
 
     title: str
-    panels: Sequence[Panel]
+    panels: Sequence[Plot]
     note: str = ""
 
     def svg(self) -> str:
@@ -90,7 +89,7 @@ def bars(
     width: float = HALF,
     unit: str = "%",
     lines: Sequence[tuple[str, float]] = (),
-) -> Panel:
+) -> Plot:
     """Return a group of bars for each row of a sheet, one for each column.
 
     Args:
@@ -129,7 +128,7 @@ def lines(
     width: float = HALF,
     changes: Sequence[tuple[str, float]] = (),
     levels: Sequence[tuple[str, float]] = (),
-) -> Panel:
+) -> Plot:
     """Return a line for each curve.
 
     Args:
@@ -162,7 +161,7 @@ def lines(
 
 def sheet_lines(
     title: str, sheet: Sheet, *, width: float = HALF, levels: Sequence[tuple[str, float]] = ()
-) -> Panel:
+) -> Plot:
     """Return a line for each column of a sheet whose rows are numbers."""
     curves = {
         column: [(float(name), value) for name, row in sheet.rows if (value := row[i]) is not None]
@@ -171,7 +170,7 @@ def sheet_lines(
     return lines(title, curves, x_title=sheet.corner, width=width, levels=levels)
 
 
-def dots(title: str, sheet: Sheet, *, width: float = HALF, unit: str = "%") -> Panel:
+def dots(title: str, sheet: Sheet, *, width: float = HALF, unit: str = "%") -> Plot:
     """Return one line for each row, its name before it, a dot for each column; a ring where it ends in "hard"."""
     values = [value for _, row in sheet.rows for value in row if value is not None]
     start = min(LETTER * max((len(legend_name(name)) for name, _ in sheet.rows), default=0) + 14, 0.6 * width)
@@ -198,7 +197,7 @@ def dots(title: str, sheet: Sheet, *, width: float = HALF, unit: str = "%") -> P
 
 def scatter(
     title: str, points: Mapping[str, Curve], *, x_title: str, y_title: str, width: float = HALF
-) -> Panel:
+) -> Plot:
     """Return points by name against each other on logarithmic axes, with the line on which both are equal."""
     every = [max(value, SMALL) for curve in points.values() for point in curve for value in point]
     low, high = math.log(0.8 * min(every)), math.log(1.25 * max(every))
@@ -226,7 +225,7 @@ def scatter(
     return _panel(title, width, plot + 34 + more, [*marks, *legend])
 
 
-def reliability(title: str, sheet: Sheet, ece: float, *, width: float = HALF / 2) -> Panel:
+def reliability(title: str, sheet: Sheet, ece: float, *, width: float = HALF / 2) -> Plot:
     """Return accuracy by confidence as bars, the gap to the diagonal, and the ECE.
 
     Args:
@@ -261,16 +260,16 @@ def reliability(title: str, sheet: Sheet, ece: float, *, width: float = HALF / 2
     return _panel(title, width, HEAD + PLOT + 34, marks)
 
 
-def joined(panels: Sequence[Panel]) -> Panel:
+def joined(panels: Sequence[Plot]) -> Plot:
     """Return panels that belong together as one, side by side."""
     marks, x = [], 0.0
     for panel in panels:
         marks.append(tag("g", panel.marks, transform=f"translate({x:g} 0)"))
         x += panel.width
-    return Panel(x, max(panel.height for panel in panels), "".join(marks))
+    return Plot(x, max(panel.height for panel in panels), "".join(marks))
 
 
-def stream(title: str, segments: Sequence[tuple[str, int]], *, width: float = WIDTH) -> Panel:
+def stream(title: str, segments: Sequence[tuple[str, int]], *, width: float = WIDTH) -> Plot:
     """Return which corruption comes when: a row for each, a bar for each of its runs."""
     names = list(dict.fromkeys(name for name, _ in segments))
     across = Scale(0, segments[-1][1], 90, width - RIGHT - 8)
@@ -298,8 +297,8 @@ def plot(sheet: Sheet) -> str:
     return Drawing(sheet.title, [draw("", sheet, width=WIDTH)], sheet.note).svg()
 
 
-def _panel(title: str, width: float, height: float, marks: Sequence[str]) -> Panel:
-    return Panel(width, height, text(title, 4, 14, class_="head") + "".join(marks))
+def _panel(title: str, width: float, height: float, marks: Sequence[str]) -> Plot:
+    return Plot(width, height, text(title, 4, 14, class_="head") + "".join(marks))
 
 
 def _scale(values: Sequence[float]) -> Scale:

@@ -12,7 +12,7 @@ from statistics import mean
 from typing import Any, Literal
 
 from sicl.bench.run.schema import Record
-from sicl.bench.tables.escape import csv_text, markdown_text
+from sicl.bench.tables.names import csv_text, markdown_text
 
 Cells = Iterator[tuple[Record, str, dict[str, Any]]]
 Row = tuple[str, tuple[float | None, ...]]

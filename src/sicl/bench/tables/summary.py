@@ -1,10 +1,12 @@
-"""Means, spreads and winners of records, never silent about the cells they leave out."""
+"""Means, spreads and winners of records, never silent about the cells they leave out; as one table too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
+from typing import Any
 
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.names import (
@@ -16,9 +18,12 @@ from sicl.bench.tables.names import (
     Metric,
     dataset_name,
     domain_name,
+    markdown_text,
     method_name,
     model_name,
     ordered,
+    pipe_table,
+    rank,
     stream_name,
 )
 from sicl.bench.tables.printed import CORRUPTIONS, printed_value
@@ -62,10 +67,15 @@ class Group:
         return tuple(record for record in self.records if record.status == "done")
 
     @property
+    def names(self) -> tuple[str, str, str, str]:
+        """Return data set, model, method and stream as they are written."""
+        names = dataset_name(self.dataset), model_name(self.model), method_name(self.method)
+        return (*names, stream_name(self.stream))
+
+    @property
     def title(self) -> str:
         """Return the group's name in words."""
-        parts = dataset_name(self.dataset), model_name(self.model), method_name(self.method)
-        return " · ".join((*parts, stream_name(self.stream)))
+        return " · ".join(self.names)
 
 
 def group_records(records: Iterable[Record]) -> list[Group]:
@@ -74,15 +84,9 @@ def group_records(records: Iterable[Record]) -> list[Group]:
     for record in records:
         key = record.dataset, record.model, record.method, record.stream
         groups.setdefault(key, []).append(record)
-    made = [Group(*key, tuple(sorted(members, key=_cell_order))) for key, members in groups.items()]
-    ranks = (DATASETS, None, METHODS, STREAMS)
-
-    def rank(group: Group) -> list[tuple[int, str]]:
-        keys = group.dataset, group.model, group.method, group.stream
-        orders = [list(known) if known else [] for known in ranks]
-        return [(order.index(key) if key in order else len(order), key) for key, order in zip(keys, orders)]
-
-    return sorted(made, key=rank)
+    orders: tuple[dict[str, str], ...] = (DATASETS, {}, METHODS, STREAMS)
+    places = sorted(groups, key=lambda place: [rank(*pair) for pair in zip(place, orders)])
+    return [Group(*place, tuple(sorted(groups[place], key=_cell_order))) for place in places]
 
 
 def calibrators_of(records: Iterable[Record]) -> list[str]:
@@ -213,6 +217,71 @@ def _domains(record: Record) -> set[str]:
 
 
 def _cell_order(record: Record) -> tuple[int, str, int, int]:
-    corruption = record.corruption or ""
-    rank = CORRUPTIONS.index(corruption) if corruption in CORRUPTIONS else len(CORRUPTIONS)
-    return rank, corruption, record.severity or 0, record.seed
+    return *rank(record.corruption or "", CORRUPTIONS), record.severity or 0, record.seed
+
+
+MISSING = "-"
+
+
+def overview(records: Sequence[Record]) -> str:
+    """Return the table and, below it, each calibrator's mean over all cells.
+
+    ECE and AUROC are over the stream, in %. "floor" is the ECE that SICL's confidences would have on average if they
+    were perfectly calibrated: with so many images in fifteen bins it is not 0. What a cell does not have is left out of
+    a mean, which then says over how many cells it is.
+    """
+    groups = sorted(group_records(records), key=lambda g: (g.dataset, g.model, g.stream, g.method))
+    names = list(dict.fromkeys(name for record in records for name in record.calibrators))
+    several = len({group.model for group in groups}) > 1
+    head = ["data set", *(["model"] if several else []), "stream", "method", "streams", "accuracy"]
+    head += [*(f"{markdown_text(name)}: ECE (AUROC)" for name in names), "floor"]
+    rows = [_row(group, names, several) for group in groups]
+    rows.append(["mean", *[""] * (4 + several), *(_over_rows(groups, name) for name in names), ""])
+    return "\n".join([pipe_table(head, rows), "", *(_sentence(records, name) for name in names)])
+
+
+def floor(row: Mapping[str, Any]) -> float | None:
+    """Return the expected ECE of a calibrated confidence with these bins: a mean of absolute normal errors."""
+    bins = row.get("reliability")
+    if not bins or not (total := int(sum(bins["count"]))):
+        return None
+    sizes: list[tuple[int, float]] = list(zip(bins["count"], bins["confidence"]))
+    return sum(n / total * math.sqrt(2 * p * (1 - p) / (math.pi * n)) for n, p in sizes if n)
+
+
+def _row(group: Group, names: Sequence[str], several: bool) -> list[str]:
+    means = {name: mean_metric(group.records, name, "ece") for name in names}
+    known = [m.value for m in means.values() if m.value is not None]
+    cells = []
+    for name in names:
+        auroc = mean_metric(group.records, name, "auroc")
+        fewer = f" over {auroc.done}" if auroc.value is not None and auroc.done < means[name].done else ""
+        text = f"{_percent(means[name])} ({_percent(auroc)}{fewer})"
+        best = means[name].value is not None and means[name].value == min(known)
+        cells.append(f"**{text}**" if best else text)
+    floors = [value for r in group.done if (value := floor(r.calibrators.get("sicl", {}))) is not None]
+    failed = len(group.records) - len(group.done)
+    count = f"{len(group.done)} of {len(group.records)} ({failed} failed)" if failed else str(len(group.done))
+    what = [group.dataset, *([group.model] if several else []), group.stream, group.method]
+    least = f"{100 * mean(floors):.1f}" if floors else MISSING
+    return [*map(markdown_text, what), count, _percent(mean_accuracy(group.records)), *cells, least]
+
+
+def _over_rows(groups: Sequence[Group], name: str) -> str:
+    """Return a calibrator's mean over the rows that have it."""
+    parts = []
+    for key, digits in (("ece", 2), ("auroc", 1)):
+        found = [mean_metric(group.records, name, key).value for group in groups]
+        known = [value for value in found if value is not None]
+        fewer = f" over {len(known)} of {len(found)} rows" if len(known) < len(found) else ""
+        parts.append(f"{100 * mean(known):.{digits}f}{fewer}" if known else MISSING)
+    return f"{parts[0]} ({parts[1]})"
+
+
+def _sentence(records: Sequence[Record], name: str) -> str:
+    found = mean_metric(records, name, "ece")
+    return f"- {markdown_text(name)}: mean ECE {_percent(found)} {found.over}"
+
+
+def _percent(found: Mean) -> str:
+    return MISSING if found.value is None else f"{100 * found.value:.1f}"

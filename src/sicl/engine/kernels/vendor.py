@@ -36,31 +36,27 @@ def kernels_for(device: torch.device) -> Kernels | None:
     return None
 
 
-def _onednn_relu(
-    x: Tensor, weight: Tensor, bias: Tensor, stride: Any, padding: Any, dilation: Any, *rest: Any
-) -> Tensor:
-    fused = torch.ops.mkldnn._convolution_pointwise
-    out: Tensor = fused(x, weight, bias, padding, stride, dilation, rest[2], "relu", [], "")
+# Of `aten.convolution`'s arguments the fused kernels take stride, padding, dilation and groups, each in its own order.
+def _onednn_relu(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+    stride, padding, dilation, _, _, groups = rest
+    fused: Any = torch.ops.mkldnn._convolution_pointwise
+    out: Tensor = fused(x, weight, bias, padding, stride, dilation, groups, "relu", [], "")
     return out
 
 
-def _onednn_add_relu(
-    x: Tensor, weight: Tensor, bias: Tensor, stride: Any, padding: Any, dilation: Any, *rest: Any
-) -> Tensor:
-    fused = torch.ops.mkldnn._convolution_pointwise.binary
-    out: Tensor = fused(
-        x, rest[3], weight, bias, padding, stride, dilation, rest[2], "add", None, "relu", [], None
-    )
+def _onednn_add_relu(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+    stride, padding, dilation, _, _, groups, other = rest
+    fused: Any = torch.ops.mkldnn._convolution_pointwise.binary
+    end: tuple[Any, ...] = (groups, "add", None, "relu", [], None)
+    out: Tensor = fused(x, other, weight, bias, padding, stride, dilation, *end)
     return out
 
 
-def _cudnn_relu(
-    x: Tensor, weight: Tensor, bias: Tensor, stride: Any, padding: Any, dilation: Any, *rest: Any
-) -> Tensor:
-    return torch.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, rest[2])
+def _cudnn_relu(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+    stride, padding, dilation, _, _, groups = rest
+    return torch.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, groups)
 
 
-def _cudnn_add_relu(
-    x: Tensor, weight: Tensor, bias: Tensor, stride: Any, padding: Any, dilation: Any, *rest: Any
-) -> Tensor:
-    return torch.cudnn_convolution_add_relu(x, weight, rest[3], 1.0, bias, stride, padding, dilation, rest[2])
+def _cudnn_add_relu(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
+    stride, padding, dilation, _, _, groups, other = rest
+    return torch.cudnn_convolution_add_relu(x, weight, other, 1.0, bias, stride, padding, dilation, groups)

@@ -1,4 +1,4 @@
-"""Run cells in several processes on one machine."""
+"""Run cells on this machine: one after the other in this process, or in several at once."""
 
 from __future__ import annotations
 
@@ -11,11 +11,38 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from sicl.bench.executors.base import Emit, Finished, Settings, Started, Stepped
-from sicl.bench.executors.lost import lost_cell, often
+from sicl.bench.executors.base import Emit, Finished, Settings, Started, Stepped, Waiting
 from sicl.bench.plan.cell import Cell
-from sicl.bench.run.device import choose_device
-from sicl.errors import SetupError
+from sicl.bench.run.machine import choose_device
+from sicl.errors import SetupError, SiclError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inline:
+    """One cell at a time, here: no other process, the easiest to debug."""
+
+    def check(self, settings: Settings) -> None:
+        """Refuse a device that is not here."""
+        choose_device(settings.device)
+
+    def run(self, cells: Sequence[Cell], settings: Settings, emit: Emit) -> None:
+        from sicl.bench.run.run import Progress, run_cell
+
+        shelf = settings.shelf()
+        for cell in cells:
+            emit(Started(cell, 0))
+
+            def step(progress: Progress, cell: Cell = cell) -> None:
+                emit(Stepped(cell, 0, progress))
+
+            outcome = run_cell(cell, shelf, predictions=settings.predictions, on_batch=step)
+            emit(Finished(cell, 0, outcome))
+            if outcome.spent:
+                raise SiclError(
+                    f"{shelf.device} does not answer this process any more, after {cell.label} failed "
+                    f"({outcome.record.error}); the same command goes on with the next cell."
+                )
+
 
 START_S = 120.0
 """How long a worker may take to start."""
@@ -42,12 +69,11 @@ class Processes:
         choose_device(settings.device)
 
     def run(self, cells: Sequence[Cell], settings: Settings, emit: Emit) -> None:
-        """Run the cells; see `Executor`."""
         count = min(self.workers, len(cells))
         threads = settings.threads or share_of_threads(count)
         # A device that is not here is one sentence now, not a failure of every cell.
         settings = replace(settings, threads=threads, device=choose_device(settings.device))
-        _Pool(list(cells), settings, emit, self.retries, self.cell_timeout).run(count)
+        _Pool(Waiting(cells, self.retries), settings, emit, self.cell_timeout).run(count)
 
 
 def share_of_threads(workers: int) -> int:
@@ -63,15 +89,8 @@ def share_of_threads(workers: int) -> int:
 class _Pool:
     """Hands cells to workers, one each, and replaces workers that die."""
 
-    def __init__(
-        self, cells: list[Cell], settings: Settings, emit: Emit, retries: int, limit: float | None
-    ) -> None:
-        self._limit = limit
-        self._waiting = cells[::-1]
-        self._settings = settings
-        self._emit = emit
-        self._retries = retries
-        self._lost: dict[str, int] = {}
+    def __init__(self, waiting: Waiting, settings: Settings, emit: Emit, limit: float | None) -> None:
+        self._waiting, self._settings, self._emit, self._limit = waiting, settings, emit, limit
         self._workers: dict[int, _Worker] = {}
 
     def run(self, count: int) -> None:
@@ -138,13 +157,9 @@ class _Pool:
         worker = self._workers[index]
         cell, code = worker.cell, worker.kill()
         assert cell is not None
-        lost = self._lost[cell.id] = self._lost.get(cell.id, 0) + 1
-        if lost <= self._retries:
-            self._waiting.append(cell)
-        else:
-            cause = "" if late else f" (exit code {code})"
-            reason = f"{late or 'its worker died'} {often(lost)}{cause}"
-            self._emit(Finished(cell, index, lost_cell(cell, reason)))
+        outcome = self._waiting.lose(cell, late or "its worker died", "" if late else f" (exit code {code})")
+        if outcome is not None:
+            self._emit(Finished(cell, index, outcome))
         self._renew(index)
 
     def _renew(self, index: int) -> None:

@@ -1,51 +1,145 @@
-"""Play a plan: read bytes a few batches ahead, hand out float batches on the device."""
+"""What every stream shares: a frozen spec, the order of its samples, and batches once it is open."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from sicl.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS
 from sicl.data.dataset import CLEAN, Dataset
 from sicl.data.images import Images, Noise, Positions, Resized, Uint8Images
 from sicl.data.load import load_dataset
-from sicl.errors import InputError
+from sicl.errors import InputError, OptionError, require_between, require_choice, require_positive
+from sicl.spec import Spec
 from sicl.streams.cache import ImageCache, as_cache, domain_key
-from sicl.streams.plan import OOD_PREFIX, Plan
+from sicl.streams.plan import OOD_PREFIX, Plan, dirichlet_order
 from sicl.types import OOD_LABEL, Batch
+
+DOMAINS = (CLEAN, *CORRUPTIONS, *VALIDATION_CORRUPTIONS)
+"""The names a stream's corruption may have."""
 
 CHUNK_BYTES = 16 * 2**20
 CHUNK_BATCHES = 16
 
 
-class PlayerSettings(Protocol):
-    """What playing needs to know of a stream's options."""
+@dataclass(frozen=True, kw_only=True)
+class Stream(Spec, ABC):
+    """An order over a data set's corrupted images; `open()` makes it a sequence of batches."""
 
     @property
-    def batch_size(self) -> int: ...
+    @abstractmethod
+    def settings(self) -> Ordered:
+        """The spec that holds batch size, severity and seeds."""
+
+    @abstractmethod
+    def plan(self, dataset: Dataset) -> Plan:
+        """Return which sample of which domain comes when; depends on the spec and the labels alone."""
 
     @property
-    def severity(self) -> int: ...
+    def ood_name(self) -> str | None:
+        """The name of the set that out-of-distribution samples come from, if there are any."""
+        return None
+
+    def open(
+        self,
+        dataset: Dataset,
+        *,
+        device: torch.device | str = "cpu",
+        cache: ImageCache | str | os.PathLike[str] | None = None,
+        ood: Dataset | None = None,
+        root: str | os.PathLike[str] | None = None,
+        prefetch: bool = True,
+    ) -> OpenStream:
+        """Return the batches: `len()` says how many, and every iteration plays the same ones from the start.
+
+        Args:
+            dataset: what to stream.
+            device: where the batches go; pixels travel as bytes and become float32 there.
+            cache: keeps made corruptions for the next run over the same images: an `ImageCache`, or a folder.
+            ood: the out-of-distribution set, where it is not to be loaded by its name.
+            root: where to look for that set (None: SICL_DATA or ~/.cache/sicl).
+            prefetch: read ahead in a second thread.
+        """
+        if len(dataset) == 0:
+            raise InputError(f"`dataset` has no images ({dataset.name}); a stream needs at least one.")
+        other: Images | None = None
+        if self.ood_name is not None:
+            found = ood if ood is not None else load_dataset(self.ood_name, root)
+            other = fit(found.images, dataset.size)
+        plan, keeper = self.plan(dataset), as_cache(cache)
+        # A stream that does not fit would push out its own domains and make them again and again.
+        if keeper is not None and len(plan) * int(np.prod(dataset.images.shape[1:])) > keeper.max_bytes:
+            keeper = None
+        return OpenStream(plan, dataset, self.settings, torch.device(device), other, keeper, prefetch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ordered(Stream):
+    """The options of a stream over corruptions.
+
+    Args:
+        severity: 1 to 5.
+        batch_size: samples a batch; the last batch has what is left.
+        seed: decides which samples come and when, and nothing else.
+        order: "iid", or "label": classes arrive in runs, by a Dirichlet draw over the classes of each domain.
+        label_gamma: the concentration of that draw; small means long runs.
+        corruption_seed: decides the noise in corruptions that are made (published ones are fixed).
+    """
+
+    severity: int = 5
+    batch_size: int = 64
+    seed: int = 0
+    order: Literal["iid", "label"] = "iid"
+    label_gamma: float = 0.1
+    corruption_seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_between(1, 5, severity=self.severity)
+        require_positive(batch_size=self.batch_size, label_gamma=self.label_gamma)
+        require_between(0, 2**63 - 1, seed=self.seed, corruption_seed=self.corruption_seed)
 
     @property
-    def corruption_seed(self) -> int: ...
+    def settings(self) -> Ordered:
+        """This spec itself."""
+        return self
+
+    def draw(self, dataset: Dataset, n: int | None, domain: str) -> Positions:
+        """Draw `n` positions without replacement (None: all) and order them, from the seed and the domain's name."""
+        if n is not None and n > len(dataset):
+            raise InputError(
+                f"the stream asks for {n} images of each corruption, but {dataset.name} has {len(dataset)}; "
+                "ask for fewer or leave it out to take all."
+            )
+        generator = self.generator(domain)
+        drawn = generator.permutation(len(dataset)).astype(np.int64)[:n]
+        return drawn if self.order == "iid" else drawn[self._by_label(dataset.labels[drawn], generator)]
+
+    def _by_label(self, labels: NDArray[np.int64], generator: np.random.Generator) -> Positions:
+        """Return an order in which classes arrive in runs."""
+        slots = max(2, len(np.unique(labels)))
+        return dirichlet_order(labels, gamma=self.label_gamma, slots=slots, generator=generator)
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """Return a generator of this seed for one purpose, independent of those for others."""
+        return np.random.default_rng([self.seed, *purpose.encode()])
 
 
-class Playable(Protocol):
-    """What can be played: `sicl.streams.base.Stream`."""
-
-    @property
-    def settings(self) -> PlayerSettings: ...
-
-    @property
-    def ood_name(self) -> str | None: ...
-
-    def plan(self, dataset: Dataset) -> Plan: ...
+def require_corruptions(names: Sequence[str], argument: str) -> None:
+    """Raise `OptionError` unless `names` are one or more different known corruptions."""
+    if not names:
+        raise OptionError(f"`{argument}` must be a tuple of at least one corruption name, got none.")
+    for name in names:
+        require_choice(DOMAINS, **{argument: name})
+    if len(set(names)) < len(names):
+        raise OptionError(f"`{argument}` must name each corruption once, got {', '.join(names)}.")
 
 
 @dataclass
@@ -54,7 +148,7 @@ class OpenStream:
 
     plan: Plan
     dataset: Dataset
-    settings: PlayerSettings
+    settings: Ordered
     device: torch.device
     ood: Images | None = None
     cache: ImageCache | None = None
@@ -150,30 +244,6 @@ class OpenStream:
 
 def _split(positions: Positions, step: int) -> Iterator[Positions]:
     return (positions[start : start + step] for start in range(0, len(positions), step))
-
-
-def open_stream(
-    stream: Playable,
-    dataset: Dataset,
-    *,
-    device: torch.device | str,
-    cache: ImageCache | str | os.PathLike[str] | None,
-    ood: Dataset | None,
-    root: str | os.PathLike[str] | None,
-    prefetch: bool,
-) -> OpenStream:
-    """Bind a stream to data and device; see `Stream.open`."""
-    if len(dataset) == 0:
-        raise InputError(f"`dataset` has no images ({dataset.name}); a stream needs at least one.")
-    other: Images | None = None
-    if stream.ood_name is not None:
-        found = ood if ood is not None else load_dataset(stream.ood_name, root)
-        other = fit(found.images, dataset.size)
-    plan, keeper = stream.plan(dataset), as_cache(cache)
-    # A stream that does not fit would push out its own domains and make them again and again.
-    if keeper is not None and len(plan) * int(np.prod(dataset.images.shape[1:])) > keeper.max_bytes:
-        keeper = None
-    return OpenStream(plan, dataset, stream.settings, torch.device(device), other, keeper, prefetch)
 
 
 def fit(images: Images, size: int) -> Images:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sicl.corruptions._constants import Constants
 from sicl.corruptions._filters import divide, pad, smooth, to_uint8
-from sicl.corruptions._random import Draws
+from sicl.corruptions._random import ImageDraws
 
 _WATER = (175.0, 238.0, 238.0)
 _MUD = (63.0, 42.0, 20.0)
@@ -23,7 +23,7 @@ _STEPS = (
 )
 
 
-def spatter(images: Tensor, constants: Constants, draws: Draws) -> Tensor:
+def spatter(images: Tensor, constants: Constants, draws: ImageDraws) -> Tensor:
     """Lay drops of water or mud over the image where a smooth random field is high."""
     mean, deviation, sigma, threshold, strength, mud = constants
     height, width = images.shape[1:3]
