@@ -44,14 +44,15 @@ CLAIMS = {
 }
 
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _one_at_a_time(
     method: Callable[Concatenate[Monitored, P], R],
 ) -> Callable[Concatenate[Monitored, P], R]:
     @functools.wraps(method)
-    def locked(self: Monitored, *args: P.args, **options: P.kwargs) -> R:
+    def locked(self: Monitored, /, *args: P.args, **options: P.kwargs) -> R:
         with self._lock:
             return method(self, *args, **options)
 
