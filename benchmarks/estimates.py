@@ -1,7 +1,7 @@
 """What confidence is worth without labels, sample by sample: estimated accuracy, promised risk, prediction sets.
 
     python benchmarks/estimates.py record FILE [--methods source tent rotta] [--severities 1 3 5] [--n 256]
-    python benchmarks/estimates.py show FILE [--json FILE]
+    python benchmarks/estimates.py show FILE [--json FILE] [--svg FILE]
 
 `record` plays the embedded network's corrupted test images, once for softmax, PseudoCal, SICL and AETTA's idea, and
 appends a line a stream (it skips those that are there). `show` says how far the estimated accuracy of a window of 256
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from risk import PROMISED, drawing
 from torch import Tensor
 
 import sicl
@@ -174,6 +175,17 @@ def show(options: argparse.Namespace) -> None:
     print(json.dumps(json.loads(text, parse_float=lambda v: round(float(v), 1)), indent=1))
     if options.json:
         options.json.write_text(text)
+    if options.svg:
+        curves = {
+            name: [[_or_nan(row, name, float(risk)) for row in every] for risk in PROMISED]
+            for name in CALIBRATORS
+        }
+        options.svg.write_text(drawing(curves))
+
+
+def _or_nan(row: dict[str, Any], name: str, risk: float) -> float:
+    error, share = realised(row, name, risk, None)
+    return error if share else float("nan")
 
 
 def main() -> None:
@@ -185,6 +197,7 @@ def main() -> None:
     parser.add_argument("--severities", nargs="+", type=int, default=[1, 3, 5])
     parser.add_argument("--n", type=int, default=WINDOW)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--svg", type=Path)
     options = parser.parse_args()
     {"record": record, "show": show}[options.do](options)
 

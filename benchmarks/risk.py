@@ -23,6 +23,8 @@ from sicl.bench.tables.svg import Frame, Scale, number, spread_labels, tag, text
 
 RISKS = (0.05, 0.1, 0.2)
 DELTA = 0.1
+PROMISED = np.linspace(0.02, 0.3, 15)
+LINES = (("softmax", "#6b7280"), ("pseudocal", "#17875a"), ("sicl", "#d11149"))
 SHOWN = (("softmax", None), ("mc_dropout", None), ("pseudocal", None), ("sicl", None), ("sicl", DELTA))
 
 
@@ -83,31 +85,40 @@ def rows(records: Sequence[Record]) -> list[dict[str, object]]:
 
 
 def figure(records: Sequence[Record]) -> str:
-    """Return promised against realised risk as an SVG: a line a calibrator, a band for nine of ten streams."""
+    """Return promised against realised risk as an SVG."""
+    curves = {}
+    for name, _ in LINES:
+        own = [record for record in records if record.status == "done" and name in record.calibrators]
+        curves[name] = [[realised(record, name, float(risk))[0] for record in own] for risk in PROMISED]
+    return drawing(curves)
+
+
+def drawing(curves: dict[str, list[list[float]]]) -> str:
+    """Return an SVG with a line a calibrator (the median stream) and a band for eight of ten streams.
+
+    Args:
+        curves: by calibrator, for each of `PROMISED`, what each stream realised; NaN where nothing was accepted.
+    """
     frame = Frame(460, 300, Scale(0, 0.3, 44, 372), Scale(0, 0.5, 262, 16))
     style = (
         "text{font:11px system-ui,sans-serif;fill:#5c6470}.grid{stroke:#eceef2;fill:none}"
         ".axis{stroke:#8b93a1;fill:none}.end{text-anchor:end}.mid{text-anchor:middle}.line{fill:none;stroke-width:2.2}"
     )
-    ticks = (0, 0.1, 0.2, 0.3)
     parts = [tag("style", style), tag("rect", width=460, height=300, fill="#fff")]
-    parts.append(frame.axes(ticks, (0, 0.1, 0.2, 0.3, 0.4, 0.5), _percent, _percent))
+    parts.append(frame.axes((0, 0.1, 0.2, 0.3), (0, 0.1, 0.2, 0.3, 0.4, 0.5), _percent, _percent))
     ideal = f"M{number(frame.x(0))} {number(frame.y(0))}L{number(frame.x(0.3))} {number(frame.y(0.3))}"
     parts.append(tag("path", d=ideal, stroke="#8b93a1", stroke_dasharray="4 3"))
     named: list[tuple[str, str, float]] = []
-    promised = np.linspace(0.02, 0.3, 15)
-    for name, colour in (("softmax", "#6b7280"), ("pseudocal", "#17875a"), ("sicl", "#d11149")):
-        own = [record for record in records if record.status == "done" and name in record.calibrators]
-        found = [[realised(record, name, float(risk))[0] for record in own] for risk in promised]
-        known = [(risk, column) for risk, column in zip(promised, found) if np.isfinite(column).any()]
-        ends = [np.nanquantile(column, (0.1, 0.5, 0.9)) for _, column in known]
+    for name, colour in LINES:
+        known = [(risk, column) for risk, column in zip(PROMISED, curves[name]) if np.isfinite(column).any()]
+        ends = [np.nanquantile(column, (0.1, 0.5, 0.9)).clip(0, 0.5) for _, column in known]
         place = [frame.x(float(risk)) for risk, _ in known]
-        upper = [f"{number(x)},{number(frame.y(min(0.5, end[2])))}" for x, end in zip(place, ends)]
-        lower = [f"{number(x)},{number(frame.y(min(0.5, end[0])))}" for x, end in zip(place, ends)]
-        middle = [f"{number(x)},{number(frame.y(min(0.5, end[1])))}" for x, end in zip(place, ends)]
-        parts.append(tag("polygon", points=" ".join(upper + lower[::-1]), fill=colour, opacity="0.12"))
+        low, middle, high = (
+            [f"{number(x)},{number(frame.y(float(end[k])))}" for x, end in zip(place, ends)] for k in range(3)
+        )
+        parts.append(tag("polygon", points=" ".join(high + low[::-1]), fill=colour, opacity="0.12"))
         parts.append(tag("polyline", points=" ".join(middle), class_="line", stroke=colour))
-        named.append((calibrator_name(name), colour, frame.y(min(0.5, float(ends[-1][1]))) + 4))
+        named.append((calibrator_name(name), colour, frame.y(float(ends[-1][1])) + 4))
     for (name, colour, _), y in zip(named, spread_labels([place for *_, place in named], 14, 16, 262)):
         parts.append(text(name, 378, y, style=f"fill:{colour};font-weight:600"))
     parts.append(text("promised risk, %", 208, 294, class_="mid"))

@@ -22,8 +22,28 @@ def test_the_study_of_promised_risk_reads_committed_records(tmp_path: Path) -> N
     """A row a calibrator; the softmax of an adapting network breaks its promise more than SICL does."""
     numbers, picture = tmp_path / "risk.json", tmp_path / "risk.svg"
     table = study("risk.py", ROOT / "results" / "demo-benign.jsonl.xz", "--json", numbers, "--svg", picture)
-    rows = {(row["calibrator"], row["caution"] > 1): row for row in json.loads(numbers.read_text())}
+    rows = {(row["calibrator"], row["delta"] is not None): row for row in json.loads(numbers.read_text())}
     assert rows["softmax", False]["0.1"]["realised"] > rows["sicl", False]["0.1"]["realised"]
     assert rows["sicl", True]["0.1"]["kept"] >= rows["sicl", False]["0.1"]["kept"]
     assert len(table.splitlines()) == 2 + len(rows)
     assert picture.read_text().startswith("<svg")
+
+
+def test_the_study_of_estimates_shows_what_was_recorded(tmp_path: Path) -> None:
+    """A calibrated stream is estimated well and keeps its promise, an overconfident one does not."""
+    right = [1, 1, 1, 0] * 64
+    said = {"softmax": [0.99] * 256, "pseudocal": [0.75] * 256, "sicl": [0.99, 0.99, 0.99, 0.03] * 64}
+    sets = {name: [1] * 256 for name in said}
+    row = {"method": "tent", "corruption": "fog", "severity": 5, "right": right, "aetta": [0.5] * 256}
+    recorded = tmp_path / "streams.jsonl"
+    recorded.write_text(json.dumps({**row, "confidence": said, "covered": sets, "size": sets}) + "\n")
+    numbers = json.loads(study("estimates.py", "show", recorded, "--svg", tmp_path / "risk.svg"))["all"]
+    assert [numbers[name]["estimate_error"] for name in ("softmax", "sicl", "aetta")] == [24.0, 0.0, 25.0]
+    assert numbers["softmax"]["risk 0.05"]["kept"] == 0
+    assert numbers["sicl"]["risk 0.05, delta 0.1"] == {
+        "realised": 0.0,
+        "nine_in_ten": 0.0,
+        "kept": 100.0,
+        "accepted": 75.0,
+    }
+    assert (tmp_path / "risk.svg").read_text().startswith("<svg")
