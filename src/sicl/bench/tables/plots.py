@@ -365,7 +365,7 @@ def _legend(names: Sequence[str], width: float, y: float) -> tuple[list[str], fl
         if x > 4 and x + need > width:
             x, row = 4.0, row + 1
         if name.endswith(", hard"):
-            marks.append(tag("circle", cx=x + 5, cy=y + 15 * row + 5, **_mark(name)))
+            marks.append(tag("circle", "", cx=x + 5, cy=y + 15 * row + 5, **_mark(name)))
         else:
             marks.append(tag("rect", x=x, y=y + 15 * row, width=10, height=10, fill=colour_of(name)))
         marks.append(text(written, x + 14, y + 15 * row + 9))
