@@ -18,7 +18,7 @@ from sicl.bench.executors import Settings
 from sicl.bench.paper import CORRUPTIONS
 from sicl.bench.paper.drawings import drawing
 from sicl.bench.paper.figures import sheets
-from sicl.bench.paper.presets import ALIASES, METHODS, PRESETS, Choice, presets_of
+from sicl.bench.paper.presets import ALIASES, MEMBERS, METHODS, PRESETS, Choice, presets_of
 from sicl.bench.paper.show import _print, show_preset
 from sicl.bench.plan.plan import BenchPlan, load_plan
 from sicl.bench.run.runner import run_plan
@@ -30,6 +30,7 @@ from sicl.bench.tables.plots import HALF, bars, plot
 from sicl.bench.tables.printed import paper_value
 from sicl.bench.tables.sheets import Sheet, number, pivot
 from sicl.bench.tables.svg import colour_of
+from sicl.calibrate import SICL
 from sicl.errors import OptionError
 
 
@@ -72,6 +73,15 @@ def test_every_preset_is_a_valid_plan_in_full_and_quick(name: str, weights: Path
     quick = PRESETS[name].plan(name, Choice(quick=True))
     assert len(full) >= len(quick) >= (1 if name == "figure9" else 3)
     assert {c.identity["dataset"] for c in quick.cells} == {"demo"}
+
+
+def test_the_ablation_leaves_out_each_question_of_the_default() -> None:
+    """Figure 6 takes apart the default that there is, not an earlier one."""
+    assert SICL().members == MEMBERS
+    labels = {cal["label"]: cal["members"] for cal in PRESETS["figure6"].calibrators if "members" in cal}
+    assert {name.removeprefix("sicl, no "): set(MEMBERS) - set(kept) for name, kept in labels.items()} == {
+        name: {name} for name in MEMBERS
+    }
 
 
 def test_a_preset_can_be_narrowed(weights: Path) -> None:
@@ -244,7 +254,12 @@ def test_the_main_table_prints_as_the_paper_does(tmp_path: Path) -> None:
     assert marked == ["SICL"]
     assert dict(made["wins"].rows)["all"][:2] == (6, 6)
     assert dict(made["wins"].rows)["Benign"][:2] == (5, 5)
-    narrow, wide = (Console(file=io.StringIO(), width=width) for width in (70, 200))
+
+
+def test_a_table_is_turned_where_that_makes_it_fit(tmp_path: Path) -> None:
+    """Twelve settings across on a wide terminal, below each other on a narrow one."""
+    block = main_table(full_records("table2"))[0]
+    narrow, wide = (Console(file=io.StringIO(), width=width) for width in (110, 200))
     for console in (narrow, wide):
         _print(block, tmp_path, console)
     assert wide.file.getvalue().index("SAR") < wide.file.getvalue().index("Softmax")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
 import shutil
@@ -14,8 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paper_records import full_records
 from report_records import cell, failed, some
+from rich.console import Console
 
+from sicl.bench.paper.drawings import drawing
+from sicl.bench.paper.figures import sheets
+from sicl.bench.paper.presets import PRESETS
+from sicl.bench.paper.show import show_preset
 from sicl.bench.report import write_report
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
@@ -226,6 +233,45 @@ def test_nothing_sticks_out_on_a_phone(opened: Browser, width: int) -> None:
         "Emulation.setDeviceMetricsOverride", width=width, height=844, deviceScaleFactor=2, mobile=True
     )
     assert opened.run("[innerWidth, document.documentElement.scrollWidth]") == [width, width]
+
+
+OVERLAPS = """[...document.querySelectorAll('svg.plot')].flatMap(svg => {
+  const texts = [...svg.querySelectorAll('text:not([transform])')].filter(t => t.textContent);
+  const boxes = texts.map(t => [t.textContent, t.getBoundingClientRect()]);
+  return boxes.flatMap(([a, p], i) => boxes.slice(i + 1)
+    .filter(([b, q]) => p.left + 1 < q.right && q.left + 1 < p.right && p.top + 3 < q.bottom && q.top + 3 < p.bottom)
+    .map(([b, q]) => a + ' / ' + b));
+})"""
+
+
+@pytest.mark.parametrize("width", [390, 1100])
+def test_no_words_of_the_papers_figures_overlap(browser: Browser, tmp_path: Path, width: int) -> None:
+    """Whole presets, at a phone's width and a desk's; only the wide stream scrolls, within itself."""
+    parts = []
+    for name in PRESETS:
+        if name != "figure2":
+            made = full_records(name)
+            drawn = drawing(name, PRESETS[name].title, sheets(name, made, tmp_path), made)
+            assert drawn is not None
+            parts.append(drawn.html())
+    size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.devtools("Emulation.setDeviceMetricsOverride", **size)
+    browser.open(write_report(some(), tmp_path / "report.html", parts=parts))
+    assert browser.run("document.querySelectorAll('svg.plot').length") > 20
+    assert browser.run(OVERLAPS) == []
+    assert browser.run("document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.slow
+def test_a_report_of_72_settings_opens_in_two_seconds(browser: Browser, tmp_path: Path) -> None:
+    """The whole main table, three seeds: 1,728 records; slow, because a busy machine spoils it."""
+    records = full_records("table2", seeds=3)
+    shown = show_preset("table2", records, tmp_path, Console(file=io.StringIO(), width=200))
+    browser.devtools("Emulation.clearDeviceMetricsOverride")
+    browser.open(write_report(records, tmp_path / "report.html", parts=shown.parts))
+    took = browser.run("performance.timing.loadEventEnd - performance.timing.navigationStart")
+    assert len(records) == 1728
+    assert took < 2000
 
 
 def test_it_prints(opened: Browser) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sicl.bench.paper.presets import MEMBERS
 from sicl.bench.paper.reliability import over_time_and_reliability
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.layout import beside, beside_by_corruption, corruption_tables, main_table
@@ -13,7 +14,7 @@ from sicl.bench.tables.sheets import Pick, Sheet, pivot
 
 COMPONENTS = ("mean only", "std only", "mixstyle", "style votes")
 RELAXATIONS = ("style votes", "sicl_paper", "style votes, guard")
-DEFAULTS = ("sicl", "sicl, no mirror", "sicl, no content", "sicl, no style", "sicl, no guard")
+DEFAULTS = ("sicl", *(f"sicl, no {name}" for name in MEMBERS), "sicl, no guard")
 NUMBERED = "style votes, N = "
 
 

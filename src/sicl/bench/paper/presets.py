@@ -203,6 +203,8 @@ def _probes(kind: str, *names: str) -> tuple[dict[str, Any], ...]:
 
 
 _VARIANTS = (5, 10, 15, 20, 30, 40)
+MEMBERS = ("softmax", "mirror", "crop", "style")
+"""The questions of our default, each left out in turn."""
 _STAGES = ("layer1", "layer2", "layer3", "layer4")
 _FIGURE6 = (
     "sicl_paper",
@@ -213,9 +215,10 @@ _FIGURE6 = (
     {"name": "sicl_paper", "label": "style votes, guard", "relaxation": "guard"},
     *(_style(f"style votes, N = {n}", variants=n) for n in _VARIANTS if n != 20),
     "sicl",
-    {"name": "sicl", "label": "sicl, no mirror", "members": ["style", "content"]},
-    {"name": "sicl", "label": "sicl, no content", "members": ["style", "mirror"]},
-    {"name": "sicl", "label": "sicl, no style", "members": ["content", "mirror"]},
+    *(
+        {"name": "sicl", "label": f"sicl, no {name}", "members": [m for m in MEMBERS if m != name]}
+        for name in MEMBERS
+    ),
     {"name": "sicl", "label": "sicl, no guard", "relaxation": "none"},
 )
 _SOTTA_SICL = {"name": "sotta", "label": "sotta+sicl", "confidence": "sicl"}

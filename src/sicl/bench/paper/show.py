@@ -65,7 +65,7 @@ def _print(sheet: Sheet, folder: Path, console: Console) -> None:
             told = f"\n{sheet.title}: {len(sheet.rows)} rows, in {where}."
             console.print(told, style="dim", soft_wrap=True, markup=False)
             return
-    elif sheet.best == "column" and _width(sheet) > console.width:
+    elif sheet.best == "column" and _width(sheet) > max(console.width, _width(sheet.turned())):
         shown = sheet.turned()
     console.print(f"\n{sheet.title}", style="bold", markup=False)
     if shown.rows:
@@ -73,7 +73,7 @@ def _print(sheet: Sheet, folder: Path, console: Console) -> None:
         table.add_column(Text(shown.corner))
         for column in shown.columns:
             # "ResNet-50 TENT" as two lines, as the paper has its networks above their methods.
-            head = column.replace(" ", "\n", 1) if shown.best == "column" else column
+            head = column.replace(" ", "\n", 1) if shown.best else column
             table.add_column(Text(head), justify="right")
         for (name, _), values in zip(shown.rows, shown.texts("[bold]{}[/bold]")):
             table.add_row(Text(name), *map(Text.from_markup, values))
