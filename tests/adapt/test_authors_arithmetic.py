@@ -328,7 +328,7 @@ def lame(kind: str, affinity: str, k: int) -> Step:
         return out
 
     def step(images: Tensor) -> Tensor:
-        p = network(images).softmax(1)
+        p = network(images).softmax(1).detach()
         features = seen[-1].flatten(1)
         w = weights(features / features.norm(dim=1, keepdim=True))
         y, old = p, math.inf
@@ -361,7 +361,7 @@ def compared(spec: Method, kind: str, step: Step, **attach: SourceData) -> Adapt
 
 
 def _apart(ours: Tensor, expected: Tensor) -> float:
-    return float((ours.double() - expected).norm() / expected.norm())
+    return float((ours.detach().double() - expected).norm() / expected.norm())
 
 
 def quantile(kind: str, share: float, h_of: Callable[[Tensor], Tensor]) -> float:

@@ -196,7 +196,7 @@ def _thumbnail(path: Path, name: str) -> str:
     return f'<img src="data:image/webp;base64,{data}" alt="{escape(name)}" loading="lazy">'
 
 
-def _sure(outcome: Outcome) -> str:
+def _histogram(outcome: Outcome) -> str:
     counts, edges = np.histogram(outcome.confidence, bins=BINS, range=(0, 1))
     top = max(1, int(counts.max()))
     frame = Frame(460, 236, Scale(0, 1, 34, 452), Scale(0, top, 204, 18))
@@ -229,7 +229,10 @@ def _sure(outcome: Outcome) -> str:
         )
     chart = frame.svg("".join(parts), "Histogram of confidence", class_="lines c-sicl")
     said = tag("span", "accepted ones are solid")
-    histogram = tag("figure", tag("figcaption", "Pictures by confidence" + said) + chart)
+    return tag("figure", tag("figcaption", "Pictures by confidence" + said) + chart)
+
+
+def _sure(outcome: Outcome) -> str:
     classes = tag("figure", tag("figcaption", "By predicted class") + _classes(outcome))
     said = "Confidence is the calibrated chance that a label is right."
     if all(row.name == str(row.label) for row in outcome.read):
@@ -237,7 +240,7 @@ def _sure(outcome: Outcome) -> str:
             " The model does not name its classes, so they are numbers; --classes FILE gives a name a line."
         )
     lede = tag("p", said, class_="lede")
-    return lede + tag("div", histogram + classes, class_="charts")
+    return lede + tag("div", _histogram(outcome) + classes, class_="charts")
 
 
 def _truth(outcome: Outcome) -> str:

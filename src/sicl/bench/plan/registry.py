@@ -40,7 +40,7 @@ VARIANTS = {"sicl_paper": ("sicl", "paper")}
 UNTOLD = {
     "eata": ("objective",),
     "pseudocal": ("mix",),
-    "sar": ("objective", "average_restarts"),
+    "sar": ("objective", "average_restarts", "momentum_restarts"),
     "sotta": ("admit",),
     "tent": ("objective",),
 }
