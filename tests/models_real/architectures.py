@@ -108,8 +108,7 @@ ARCHITECTURES = [
     _sized("timm:coatnet_pico_rw_224"),
     *(Architecture(f"torchvision:{name}") for name in _TORCHVISION),
     Architecture("torchvision:googlenet", 64, {"aux_logits": False, "init_weights": False}),
-    Architecture("torchvision:vit_b_16", 64, {"image_size": 64, "num_layers": 3}),
-    Architecture("torchvision:maxvit_t", 64, {"input_size": (64, 64), "partition_size": 2}),
+    Architecture("torchvision:vit_b_16", 64, {"image_size": 64}),
 ]
 
 
