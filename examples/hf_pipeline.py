@@ -3,28 +3,38 @@
 pip install "sicl[hf]" && python examples/hf_pipeline.py
 """
 
-import torch
+import transformers
 from PIL import Image
-from transformers import ViTConfig, ViTForImageClassification
 
 import sicl
 
-config = ViTConfig(image_size=32, patch_size=8, hidden_size=64, num_hidden_layers=3, num_attention_heads=4)
-config.num_labels = 10
-network = ViTForImageClassification(config).eval()  # use from_pretrained(...), or load_model("hf:NAME")
+config = transformers.ViTConfig(
+    image_size=32, patch_size=8, hidden_size=64, num_hidden_layers=3, num_labels=10
+)
+config.num_attention_heads = 4
+network = transformers.ViTForImageClassification(config).eval()  # use from_pretrained(...)
+# Of version 5, the processor that needs no torchvision.
+Processor = getattr(transformers, "ViTImageProcessorPil", transformers.ViTImageProcessor)
+# The pipeline's processor leaves images in [0, 1]; `Normalized` does the rest inside of the network.
+processor = Processor(size={"height": 32, "width": 32}, do_normalize=False)
 model = sicl.Normalized(network, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-preprocess = sicl.Preprocess(size=32, interpolation="bicubic", fit="squash")
-trusted = sicl.SICL(variants=4, content_variants=4).attach(model)
+trusted = sicl.SICL(variants=4).attach(model)
 
 
-def classify(pictures):
-    """Return what `pipeline("image-classification")` returns: a label and a score for each picture."""
-    out = trusted(torch.stack([preprocess(picture) for picture in pictures]))
-    return [
-        {"label": config.id2label[int(label)], "score": float(confidence)}
-        for label, confidence in zip(out.labels, out.confidence)
-    ]
+class Trusted(transformers.ImageClassificationPipeline):
+    """An image classification pipeline whose score is a calibrated confidence."""
+
+    def _forward(self, model_inputs):
+        return trusted(model_inputs["pixel_values"])
+
+    def postprocess(self, out, **_):
+        """Return the label and its score."""
+        return {"label": config.id2label[int(out.labels[0])], "score": float(out.confidence[0])}
 
 
-for answer in classify([Image.effect_noise((80, 60), sigma) for sigma in (10, 60, 200)]):
+classify = transformers.pipeline(
+    "image-classification", model=network, image_processor=processor, pipeline_class=Trusted
+)
+pictures = [Image.effect_noise((80, 60), sigma).convert("RGB") for sigma in (10, 60, 200)]
+for answer in classify(pictures):
     print(answer["label"], round(answer["score"], 2))

@@ -91,14 +91,13 @@ def test_a_fault_of_the_network_itself_is_not_called_a_wrong_size() -> None:
         sicl.Source().attach(Broken())(torch.rand(2, 3, 32, 32))
 
 
-def test_another_size_than_the_models_is_said() -> None:
-    """A convolutional network takes any size and gets worse; the size it was made for is known, so it is said once."""
+def test_another_size_than_the_models_is_refused() -> None:
+    """A convolutional network takes any size and gets worse; who means it says so."""
     adapted = sicl.Source().attach(sicl.load_model("demo"))
-    with pytest.warns(
-        UserWarning, match=r"64 x 64 pixels, the model was made for 32 x 32: .*`model.preprocess`"
+    with pytest.raises(
+        InputError, match=r"64 x 64 pixels, the model was made for 32 x 32: .*`model.preprocess`"
     ):
         adapted(torch.rand(2, 3, 64, 64))
-    adapted(torch.rand(2, 3, 64, 64))
     fixed = sicl.load_model("demo")
     fixed.preprocess = None  # type: ignore[assignment]
     sicl.Source().attach(fixed)(torch.rand(2, 3, 64, 64))

@@ -353,7 +353,7 @@ class Adapter(ABC):
             self._warn_once("range", mistake)
         size = other_size(self.network, images)
         if size is not None:
-            self._warn_once("size", size)
+            raise InputError(size)
         reference = next(self.network.parameters(), None)
         if reference is not None and (images.device != reference.device or images.dtype != reference.dtype):
             images = images.to(reference.device, reference.dtype)

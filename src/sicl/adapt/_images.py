@@ -88,7 +88,7 @@ def other_size(network: nn.Module, images: Tensor) -> str | None:
     if tuple(images.shape[-2:]) == (preprocess.size, preprocess.size):
         return None
     return (
-        f"images are {images.shape[-2]} x {images.shape[-1]} pixels, the model was made for {preprocess.size} x "
+        f"`images` are {images.shape[-2]} x {images.shape[-1]} pixels, the model was made for {preprocess.size} x "
         f"{preprocess.size}: resize them with `model.preprocess`, or set it to None if another size is meant."
     )
 
