@@ -150,14 +150,15 @@ def test_a_vit_in_timms_names_is_the_same_network_in_both_libraries(tmp_path: Pa
         torch.testing.assert_close(theirs(images), ours(images))
 
 
-@pytest.mark.filterwarnings("ignore:images are")
 @pytest.mark.parametrize("shape", [(2, 1, 224, 224), (2, 3, 96, 96)])
 def test_what_a_timm_vit_cannot_take_is_one_sentence(shape: tuple[int, ...]) -> None:
     """Grey images and another size, in front of a network that has one size."""
     network, stated = load_timm("vit_tiny_patch16_224", False, 10)
     assert stated is not None
     adapted = sicl.Source().attach(sicl.Normalized(network, stated.mean, stated.std, stated))
-    with pytest.raises(InputError, match=r"images\.expand|224 x 224 with `model.preprocess`"):
+    with pytest.raises(
+        InputError, match=r"images\.expand|made for 224 x 224: resize them with `model.preprocess`"
+    ):
         adapted(torch.rand(shape))
 
 
