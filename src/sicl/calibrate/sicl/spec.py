@@ -33,7 +33,8 @@ class SICL(Options, Calibrator):
             (for one that adapts); the network normalised by the "batch" at hand (for one that uses running
             statistics).
         say: how votes are weighed: "learnt": by how far a witness's answers agree with each other on the recent
-            stream; "equal": all alike, and every batch by itself, however small (printed).
+            stream, and by how many classes it tells apart; "equal": all alike, and every batch by itself, however
+            small (printed).
         fitted: map the answers to correctness by labelled source data, which `attach(..., source=)` must then bring
             (and which it asks for by itself).
         variants: style variants a batch (the paper's N), shared between the witnesses; "adaptive": 4 to 20 each, as
