@@ -87,7 +87,7 @@ def test_a_batch_stops_when_it_has_settled(settled: float, spent: list[int]) -> 
     def more(counts: Mapping[Any, int]) -> dict[Any, Votes]:
         taken.append(counts["style"])
         part = pool[sum(taken) - taken[-1] : sum(taken)]
-        return {"style": Votes(part.round(), part)}
+        return {"style": Votes(part.round(), part, part, part)}
 
     seen = settle(more({"style": ROUNDS[0]}), more, "soft", settled=settled)["style"]
     assert taken == spent
@@ -97,11 +97,11 @@ def test_a_batch_stops_when_it_has_settled(settled: float, spent: list[int]) -> 
 def test_the_standard_error_is_that_of_a_mean() -> None:
     """By hand: two samples, one calm; opposite votes are one observation; one vote has no error."""
     votes = torch.tensor([[0.0, 0.5], [1.0, 0.5]])
-    error = standard_error(Votes(votes, votes), "soft")
+    error = standard_error(Votes(votes, votes, votes, votes), "soft")
     torch.testing.assert_close(error, torch.tensor([0.5, 0.0]))
     four = torch.tensor([[0.0], [0.2], [1.0], [0.8]])
-    assert float(standard_error(paired(Votes(four, four)), "soft")) == 0.0
-    assert float(standard_error(Votes(votes[:1], votes[:1]), "soft").sum()) == 0.0
+    assert float(standard_error(paired(Votes(four, four, four, four)), "soft")) == 0.0
+    assert float(standard_error(Votes(*[votes[:1]] * 4), "soft").sum()) == 0.0
 
 
 def test_the_error_says_how_far_a_confidence_moves_with_the_seed() -> None:

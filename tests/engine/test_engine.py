@@ -75,12 +75,13 @@ def by_hand(model: nn.Module, made: Tensor, labels: Tensor, norm: str) -> Votes:
     split = Split(model, statistics="frozen")
     batch = pictures(len(labels))
     begun = split.run(batch)
-    hard, soft = [], []
+    parts = []
     for variant in made.view(-1, *begun.features.shape):
         logits = split.resume(variant, begun) if norm == "frozen" else hooked(split, batch, variant)
-        hard.append((logits.argmax(1) == labels).float())
-        soft.append(logits.softmax(1).gather(1, labels[:, None])[:, 0])
-    return Votes(torch.stack(hard), torch.stack(soft))
+        p = logits.softmax(1)
+        soft = p.gather(1, labels[:, None])[:, 0]
+        parts.append(((logits.argmax(1) == labels).float(), soft, -(p * p.log()).sum(1), p.sum(0)))
+    return Votes(*map(torch.stack, zip(*parts)))
 
 
 def hooked(split: Split, batch: Tensor, variant: Tensor) -> Tensor:

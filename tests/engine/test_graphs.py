@@ -149,7 +149,7 @@ def test_graphs_inside_a_graph_are_part_of_it() -> None:
 def test_copies_of_values_share_nothing() -> None:
     """Dataclasses, mappings and sequences; a tensor that occurs twice is one tensor again."""
     tensor = torch.ones(2)
-    value = {"votes": Votes(tensor, tensor), "list": [tensor, 3]}
+    value = {"votes": Votes(tensor, tensor, tensor, tensor), "list": [tensor, 3]}
     copy = own_copy(value)
     tensor.zero_()
     assert float(copy["votes"].hard.sum()) == 2.0

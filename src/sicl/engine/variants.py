@@ -187,10 +187,14 @@ class Votes:
     Args:
         hard: V x N, 1 where the variant's predicted class is the label, else 0.
         soft: V x N, the variant's probability of the label.
+        entropy: V x N, of the variant's prediction, in nats.
+        classes: V x K, the variant's probabilities of all classes, summed over the samples.
     """
 
     hard: Tensor
     soft: Tensor
+    entropy: Tensor
+    classes: Tensor
 
     def __len__(self) -> int:
         return len(self.soft)
@@ -205,26 +209,34 @@ class Votes:
 
     def split(self, sizes: list[int]) -> list[Votes]:
         """Return the votes of so many variants at a time."""
-        kinds = (self.hard, self.soft)
-        return [Votes(*parts) for parts in zip(*(torch.split(kind, sizes) for kind in kinds))]
+        return [Votes(*parts) for parts in zip(*(torch.split(kind, sizes) for kind in self.kinds))]
+
+    @property
+    def kinds(self) -> tuple[Tensor, ...]:
+        """All that is known of the variants, each V x something."""
+        return self.hard, self.soft, self.entropy, self.classes
 
 
 def joined(parts: list[Votes], dim: int = 0) -> Votes:
     """Return the votes of several parts, variants (0) or samples (1), as one."""
     if len(parts) == 1:
         return parts[0]
-    kinds = zip(*((part.hard, part.soft) for part in parts))
-    return Votes(*(torch.cat(kind, dim) for kind in kinds))
+    hard, soft, entropy, classes = zip(*(part.kinds for part in parts))
+    summed = torch.cat(classes) if dim == 0 else torch.stack(classes).sum(dim=0)
+    return Votes(torch.cat(hard, dim), torch.cat(soft, dim), torch.cat(entropy, dim), summed)
 
 
 def count(logits: Tensor, labels: Tensor, temperature: Tensor | float = 1.0) -> Votes:
     """Return what the logits of V variants (V x N x C) say about N labels; soft votes at a temperature."""
     # Before the temperature, which changes no order.
     hard = (logits.argmax(dim=-1) == labels).float()
-    return Votes(hard, predicted_probability(logits / temperature, labels.expand(len(logits), -1)))
+    # In 16 bits a probability near 1 has no digits left.
+    probabilities = (logits / temperature).float().softmax(dim=-1)
+    soft = probabilities.gather(-1, labels.expand(len(logits), -1).unsqueeze(-1)).squeeze(-1)
+    entropy = torch.special.entr(probabilities).sum(dim=-1)
+    return Votes(hard, soft, entropy, probabilities.sum(dim=1))
 
 
 def predicted_probability(logits: Tensor, labels: Tensor) -> Tensor:
     """Return softmax(logits)[label] of each row, in float32."""
-    # In 16 bits a probability near 1 has no digits left.
     return logits.float().softmax(dim=-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)

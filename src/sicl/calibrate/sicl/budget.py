@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sicl.calibrate.sicl.options import Name, Options
-from sicl.calibrate.sicl.questions import N_CROPS, Question
+from sicl.calibrate.sicl.questions import N_CROPS, N_REPAIRS, Question
 from sicl.calibrate.sicl.votes import paired, standard_error
 from sicl.engine.variants import Votes, joined
 
@@ -80,13 +80,18 @@ class Rung:
     @property
     def price(self) -> int:
         """Passes through the network, and one for all that a batch costs anyway."""
-        counts = self.counts
-        return 1 + sum(counts[name] for name in self.names)
+        n = self.counts
+        return 1 + sum(n[name] for name in self.names)
 
     @property
     def counts(self) -> dict[Name, int]:
         """How many variants each question has."""
-        return {"mirror": 1, "crop": N_CROPS, "style": self.drawn, "content": self.drawn}
+        return counts(self.drawn, self.drawn)
+
+
+def counts(style: int, content: int) -> dict[Name, int]:
+    """Return how many variants each question has, with so many of those that are drawn."""
+    return {"mirror": 1, "crop": N_CROPS, "repair": N_REPAIRS, "style": style, "content": content}
 
 
 def ladder(options: Options) -> tuple[Rung, ...]:

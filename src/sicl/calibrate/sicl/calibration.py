@@ -15,32 +15,33 @@ from torch import Tensor
 from sicl.adapt import Adapter, Moment
 from sicl.calibrate._base import Calibration
 from sicl.calibrate._memory import Recent
-from sicl.calibrate._passes import device_of, predicted_logits
+from sicl.calibrate._passes import device_of, is_due, predicted_logits
 from sicl.calibrate.sicl.anchor import Anchor
-from sicl.calibrate.sicl.budget import ROUNDS, Latency, ladder, settle
+from sicl.calibrate.sicl.budget import ROUNDS, Latency, counts, ladder, settle
 from sicl.calibrate.sicl.company import Company
 from sicl.calibrate.sicl.fitted import Fitted, fit_on_source, log_odds
-from sicl.calibrate.sicl.information import POWER, Information
+from sicl.calibrate.sicl.information import POWER, Answer, Information, collapse
 from sicl.calibrate.sicl.kept import Kept
 from sicl.calibrate.sicl.options import Name, Options, Who
-from sicl.calibrate.sicl.questions import N_CROPS, Question
-from sicl.calibrate.sicl.say import LEARNER, WINDOW, Say
+from sicl.calibrate.sicl.questions import Question
 from sicl.calibrate.sicl.temper import Temper
 from sicl.calibrate.sicl.variants import SMALL_BATCH, Draws
 from sicl.calibrate.sicl.votes import Ask, Poll, paired, standard_error
 from sicl.calibrate.sicl.witnesses import Witness, witnesses_of
 from sicl.engine.engine import Engine
 from sicl.engine.graphs import Graphs
-from sicl.engine.split import Begun
-from sicl.engine.variants import Votes, predicted_probability
+from sicl.engine.variants import Votes, count, predicted_probability
 from sicl.errors import InputError, UnsupportedModelError
 from sicl.types import SourceData
 
 Signals = dict[str, Tensor]
-Answers = dict[Who, Tensor]
-"""By witness: a row for each answer to a question, a column for each sample."""
 Asked = dict[Who, dict[Name, Question]]
 """Whom to ask what."""
+
+LEVEL = 512
+"""How many recent samples say how hard the stream is, to the map fitted on source data."""
+EVERY = 4
+"""An anchor that is no witness is looked at on every fourth batch, and more often at the start."""
 
 
 class SiclCalibration(Calibration):
@@ -52,8 +53,6 @@ class SiclCalibration(Calibration):
         source: labelled source data to fit the map to correctness on.
     """
 
-    _bought: str
-
     def __init__(self, spec: Options, adapter: Adapter, source: SourceData | None = None) -> None:
         self.spec = spec
         self.anchor = Anchor(adapter.network)
@@ -63,11 +62,9 @@ class SiclCalibration(Calibration):
         self.witnesses = witnesses_of(spec, self.anchor, self.draws, self.graphs)
         self.poll = Poll([w.network for w in self.witnesses], self.graphs, self.generator)
         self.temper = Temper(self.generator.device, spec.seed)
-        self.information = Information()
+        self.information, self.anchored = Information(), Information()
         self.company = Company(spec.seed)
-        self.say = Say()
-        self.level = Recent(WINDOW)
-        self._bought = ""
+        self.level = Recent(LEVEL)
         self.latency = None if spec.budget_ms is None else Latency(spec.budget_ms, ladder(spec))
         if self.latency is not None:
             self.rehearsals = 12  # what a budget buys must be found as well
@@ -95,40 +92,32 @@ class SiclCalibration(Calibration):
         # Streams, graphs and kernels belong to the current device.
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             with nullcontext() if self.latency is None else self.latency.spent_on(moment.images):
-                self._keep_to_budget()
                 confidence, answers, signals = self._ask(moment)
-            if self.fitted is not None and len(answers) == len(self.witnesses) and self._asks_all:
+            if self.fitted is not None and self._all_answer(answers):
                 confidence = self.fitted(self._features(confidence, answers))
             return confidence, signals
 
-    @property
-    def _asks_all(self) -> bool:
-        return self.latency is None or self.latency.rung.names == self.latency.rungs[-1].names
-
-    def _keep_to_budget(self) -> None:
-        """Ask what the batch may cost; what was learnt from other questions does not hold for these."""
-        if self.latency is not None and self._bought != (names := ",".join(self.latency.rung.names)):
-            self.say.reset()
-            self._bought = names
+    def _all_answer(self, answers: list[Answer]) -> bool:
+        """Whether all witnesses answered all questions: what the map was fitted on."""
+        asked = self.latency is None or self.latency.rung.names == self.latency.rungs[-1].names
+        return asked and len({answer.who for answer in answers}) == len(self.witnesses)
 
     def features(self, moment: Moment) -> Tensor:
         """Return what the map to correctness is fitted on (N x D)."""
         confidence, answers, _ = self._ask(moment)
         return self._features(confidence, answers)
 
-    def _ask(self, moment: Moment) -> tuple[Tensor, Answers, Signals]:
+    def _ask(self, moment: Moment) -> tuple[Tensor, list[Answer], Signals]:
         """Poll the witnesses and weigh their answers."""
         labels = moment.logits.argmax(dim=1)
         self.anchor.follow()
         asked = self._whom(moment.images)
         if self._tempers(asked):
             self.temper.observe(moment.images, labels, partial(predicted_logits, moment.network))
-        votes, begun = self._poll(asked, moment.images, labels)
-        answers, errors, signals = self._answers(asked, votes, moment.logits, labels)
-        self.information.observe(moment.logits, partial(self._others, asked, moment.images, begun))
-        # 1 if the network tells apart no classes where the anchor does.
-        signals["collapse"] = (1 - 1 / self.information.ratio("anchor", moment.logits)).clamp_min(0.0)
-        confidence, error = self._weigh(answers, errors, signals)
+        votes = self._poll(asked, moment.images, labels)
+        answers, signals = self._answers(asked, votes, moment.logits, labels)
+        confidence, error, weighed = self._weigh(answers, moment)
+        signals |= weighed
         if self.spec.relaxation == "printed":
             content = votes[asked["network"]["content"]]
             kept, doubt = 1 - content.mean(self.spec.votes), self._error(content)
@@ -145,9 +134,9 @@ class SiclCalibration(Calibration):
         """Whether the network's softmax is an answer: if it shall be, or if there is no other."""
         return "softmax" in self.spec.members or not asked["network"]
 
-    def _features(self, confidence: Tensor, answers: Answers) -> Tensor:
+    def _features(self, confidence: Tensor, answers: list[Answer]) -> Tensor:
         """Log-odds of the confidence and of every answer, and the mean of the first over the recent stream."""
-        rows = log_odds(torch.cat([confidence.unsqueeze(0), *answers.values()]).T)
+        rows = log_odds(torch.stack([confidence, *(answer.vote for answer in answers)], dim=1))
         self.level.add(rows[:, :1])
         level = self.level.values().mean(dim=0)
         return torch.cat([rows, level.expand(len(rows), 1)], dim=1)
@@ -202,28 +191,19 @@ class SiclCalibration(Calibration):
         self._possible[shape] = found
         return found
 
-    def _poll(
-        self, asked: Asked, images: Tensor, labels: Tensor
-    ) -> tuple[dict[Question, Votes], dict[Engine, Begun]]:
+    def _poll(self, asked: Asked, images: Tensor, labels: Tensor) -> dict[Question, Votes]:
         """Put all questions to all witnesses; as often as the batch needs, if that is asked."""
-        counts = self._counts(len(asked))
-        asks = [Ask(q, counts[name]) for questions in asked.values() for name, q in questions.items()]
+        n = self._counts(len(asked))
+        asks = [Ask(q, n[name]) for questions in asked.values() for name, q in questions.items()]
         if not asks:
-            return {}, {}
+            return {}
         adaptive, one = self.spec.variants == "adaptive", torch.ones((), device=labels.device)
-        others = [
-            question
-            for who, questions in asked.items()
-            if who != "network"
-            for question in questions.values()
-        ]
-        wanted = [ask.question for ask in asks] if adaptive else others
         polled = self.poll(
             asks,
             images,
             labels,
             one,
-            keep=tuple(dict.fromkeys(question.engine for question in wanted)),
+            keep=tuple(dict.fromkeys(ask.question.engine for ask in asks)) if adaptive else (),
             # What depends on values, or on batches before, cannot be replayed.
             steady=self.spec.style != "mixstyle" and len(labels) >= SMALL_BATCH,
         )
@@ -239,7 +219,7 @@ class SiclCalibration(Calibration):
         style = next((seen for q, seen in polled.known.items() if q.name == "style"), None)
         if style is not None:
             self.draws.styles.add(style)
-        return votes, polled.begun
+        return votes
 
     def _counts(self, witnesses: int) -> dict[Name, int]:
         """How many variants each question begins with, for each witness."""
@@ -251,73 +231,67 @@ class SiclCalibration(Calibration):
         else:
             style = self.spec.variants
             style = max(1, style // witnesses) if self.spec.say == "learnt" else style
-        return {"mirror": 1, "crop": N_CROPS, "style": style, "content": content}
+        return counts(style, content)
 
     def _answers(
         self, asked: Asked, votes: dict[Question, Votes], logits: Tensor, labels: Tensor
-    ) -> tuple[Answers, Answers, Signals]:
-        """Each witness's answers and their standard errors; each question's mean is a signal."""
+    ) -> tuple[list[Answer], Signals]:
+        """All answers, witness by witness; the mean of each question's is a signal."""
         signals = {"softmax": predicted_probability(logits, labels)}
         own = signals["softmax"]
         if self._tempers(asked):
             own, signals["temperature"] = self.temper.confidence(logits, labels), self.temper.temperature
-        answers, errors = {}, {}
-        for witness, questions in asked.items():
-            known = witness == "network" and self._counts_itself(asked)
-            rows, doubts = ([own], [torch.zeros_like(own)]) if known else ([], [])
-            for name, question in questions.items():
-                seen = votes[question].of(self.spec.votes)
-                mean = seen.mean(dim=0)
-                signals[f"{name}_invariance" if witness == "network" else f"{witness}_{name}"] = mean
-                if name not in self.spec.members:
-                    continue
-                if question.drawn:
-                    rows.append(mean)
-                    doubts.append(self._error(votes[question]))
-                else:
-                    rows.extend(seen)
-                    doubts.extend(torch.zeros_like(seen))
-            answers[witness], errors[witness] = torch.stack(rows), torch.stack(doubts)
-        return answers, errors, signals
-
-    def _weigh(self, answers: Answers, errors: Answers, signals: Signals) -> tuple[Tensor, Tensor]:
-        """Return the mean of all answers, by how much say each has, and its standard error."""
-        if self.spec.say == "equal":
-            rows, doubts = torch.cat(list(answers.values())), torch.cat(list(errors.values()))
-            return rows.mean(dim=0), doubts.square().sum(dim=0).sqrt() / len(rows)
-        self.say.observe(answers)
-        shares, says = zip(*map(self.say.weights, answers))
-        told = [self._tells_apart(who, "anchor" in answers, signals["collapse"]) for who in answers]
-        say = torch.stack(says) * torch.stack(told)
-        say = say / say.sum()
-        signals |= {f"say_{name}": weight for name, weight in zip(answers, say)}
-        confidence, variance = 0.0 * signals["softmax"], 0.0 * signals["softmax"]
-        for name, share, weight in zip(answers, shares, say):
-            confidence = confidence + weight * (share @ answers[name])
-            variance = variance + (weight * share).square() @ errors[name].square()
-        return confidence, variance.sqrt()
-
-    def _tells_apart(self, who: Who, anchored: bool, collapse: Tensor) -> Tensor:
-        """What a witness keeps of its say: by how many classes it tells apart beside another."""
-        if who == "batch":
-            return self.information.ratio(who, collapse) ** POWER
-        if who == "network" and anchored:
-            return LEARNER * (1 - collapse) ** (POWER if self.spec.relaxation == "guard" else 0)
-        return torch.ones_like(collapse)
-
-    def _others(self, asked: Asked, images: Tensor, begun: dict[Engine, Begun]) -> dict[Who, Tensor]:
-        """What the other witnesses predict for a batch, and the anchor of every network that adapts."""
-        if self.spec.say == "equal" and self.spec.relaxation != "guard":
-            return {}
-        found: dict[Who, Tensor] = {}
+        answers = []
+        if self._counts_itself(asked):
+            answers.append(Answer.of("network", "softmax", count(logits.unsqueeze(0), labels), own))
         for who, questions in asked.items():
-            # An engine that has the batch begun has most of the way behind it.
-            engine = next((q.engine for q in questions.values() if q.engine in begun), None)
-            if who != "network" and engine is not None:
-                found[who] = engine.logits(begun[engine])
-        if "anchor" not in found and self.anchor.adapts:
-            found["anchor"] = self.anchor.logits(images)
-        return found
+            for name, question in questions.items():
+                mean = votes[question].mean(self.spec.votes)
+                signals[f"{name}_invariance" if who == "network" else f"{who}_{name}"] = mean
+                if name in self.spec.members:
+                    answers += self._answers_to(question, who, votes[question])
+        return answers, signals
+
+    def _answers_to(self, question: Question, who: Who, votes: Votes) -> list[Answer]:
+        """One answer for each view of the images; one for all variants that are drawn, which differ by chance."""
+        name, kind = question.name, self.spec.votes
+        if question.drawn:
+            return [Answer.of(who, name, votes, votes.mean(kind), self._error(votes))]
+        views = enumerate(votes.split([1] * len(votes)))
+        return [Answer.of(who, f"{name}{i}", view, view.mean(kind)) for i, view in views]
+
+    def _weigh(self, answers: list[Answer], moment: Moment) -> tuple[Tensor, Tensor, Signals]:
+        """Return the mean of all answers, by how much say each has, its standard error, and whose say it is."""
+        votes, errors = (torch.stack(kind) for kind in zip(*((a.vote, a.error) for a in answers)))
+        weights = votes.new_full((len(answers),), 1 / len(answers))
+        signals = {"collapse": weights.new_zeros(())}
+        if self.spec.say == "learnt" or self.spec.relaxation == "guard":
+            told = self.information.observe(answers)
+            signals["collapse"] = self._collapse(answers, told, moment)
+            if self.spec.say == "learnt":
+                weights = (POWER * self._compared(answers, told)).softmax(dim=0)
+                whose = dict.fromkeys(answer.who for answer in answers)
+                signals |= {f"say_{who}": weights[_of(who, answers)].sum() for who in whose}
+        return weights @ votes, (weights.square() @ errors.square()).sqrt(), signals
+
+    def _compared(self, answers: list[Answer], told: Tensor) -> Tensor:
+        """What each answer tells beside the others: beside those of its own witness if there is no guard."""
+        if self.spec.relaxation == "guard":
+            return told
+        return torch.stack([own - told[_of(a.who, answers)].mean() for a, own in zip(answers, told)])
+
+    def _collapse(self, answers: list[Answer], told: Tensor, moment: Moment) -> Tensor:
+        """How far the network has collapsed beside the anchor, also where that is no witness."""
+        if not self.anchor.adapts or any(answer.who == "anchor" for answer in answers):
+            return collapse(answers, told)
+        self._batches += 1
+        if is_due(self._batches - 1, EVERY):
+            said: dict[Who, Tensor] = {"network": moment.logits, "anchor": self.anchor.logits(moment.images)}
+            labels = moment.logits.argmax(dim=1)
+            seen = {who: count(logits.unsqueeze(0), labels) for who, logits in said.items()}
+            both = [Answer.of(who, "softmax", votes, votes.mean("soft")) for who, votes in seen.items()]
+            self._collapsed = collapse(both, self.anchored.observe(both))
+        return self._collapsed
 
     def _error(self, votes: Votes) -> Tensor:
         """The standard error of each sample's mean vote; an adaptive budget gives pairs already."""
@@ -327,13 +301,13 @@ class SiclCalibration(Calibration):
     def reset(self) -> None:
         """Forget the recent batches and start the noise anew."""
         self.generator.manual_seed(self.spec.seed)
-        for part in (self.company, self.information, self.temper, self.say):
+        for part in (self.company, self.information, self.anchored, self.temper):
             part.reset()
         for kept in self._kept.values():
             kept.reset()
         self.draws.styles.clear()
         self.level.clear()
-        self._bought = ""
+        self._batches, self._collapsed = 0, torch.zeros((), device=self.generator.device)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the noise's state and the recent batches."""
@@ -341,13 +315,14 @@ class SiclCalibration(Calibration):
             "generator": self.generator.get_state(),
             "styles": self.draws.styles.state_dict(),
             "information": self.information.state_dict(),
+            "anchored": self.anchored.state_dict(),
+            "batches": self._batches,
+            "collapsed": self._collapsed,
             "temper": self.temper.state_dict(),
             "company": self.company.state_dict(),
             "kept": {who: kept.state_dict() for who, kept in self._kept.items()},
-            "say": self.say.state_dict(),
             "level": self.level.state_dict(),
             "fitted": None if self.fitted is None else self.fitted.state_dict(),
-            **({} if self.latency is None else {"bought": self._bought}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -355,13 +330,17 @@ class SiclCalibration(Calibration):
         self.generator.set_state(state["generator"])
         self.draws.styles.load_state_dict(state["styles"])
         self.information.load_state_dict(state["information"])
+        self.anchored.load_state_dict(state["anchored"])
+        self._batches, self._collapsed = state["batches"], state["collapsed"]
         self.temper.load_state_dict(state["temper"])
         self.company.load_state_dict(state["company"])
         if state["kept"].keys() != self._kept.keys():
             raise InputError(f"`state` keeps statistics of {[*state['kept']]}, not of {[*self._kept]}.")
         for who, kept in self._kept.items():
             kept.load_state_dict(state["kept"][who])
-        self.say.load_state_dict(state["say"])
         self.level.load_state_dict(state["level"])
-        self._bought = state.get("bought", "")
         self.fitted = None if state["fitted"] is None else Fitted(**state["fitted"])
+
+
+def _of(who: Who, answers: list[Answer]) -> list[int]:
+    return [number for number, answer in enumerate(answers) if answer.who == who]

@@ -10,8 +10,8 @@ from sicl.engine.engine import EngineOptions
 from sicl.errors import OptionError, require_positive
 from sicl.spec import Spec
 
-Name = Literal["softmax", "mirror", "crop", "style", "content"]
-NAMES: tuple[Name, ...] = ("softmax", "mirror", "crop", "style", "content")
+Name = Literal["softmax", "mirror", "crop", "repair", "style", "content"]
+NAMES: tuple[Name, ...] = ("softmax", "mirror", "crop", "repair", "style", "content")
 """What can be asked of a prediction."""
 Who = Literal["network", "anchor", "batch"]
 WITNESSES: tuple[Who, ...] = ("network", "anchor", "batch")
@@ -22,11 +22,11 @@ WITNESSES: tuple[Who, ...] = ("network", "anchor", "batch")
 class Options(Spec):
     """The fields of `SICL`, where each is explained, and what follows from them."""
 
-    members: tuple[Name, ...] = ("softmax", "mirror", "crop", "style")
+    members: tuple[Name, ...] = ("softmax", "mirror", "crop", "repair", "style")
     witnesses: tuple[Who, ...] = WITNESSES
     say: Literal["learnt", "equal"] = "learnt"
     fitted: bool = False
-    variants: int | Literal["adaptive"] = 8
+    variants: int | Literal["adaptive"] = 4
     content_variants: int = 8
     budget_ms: float | None = None
     votes: Literal["hard", "soft"] = "soft"

@@ -22,7 +22,8 @@ from sicl.errors import InputError
 
 Strength = Tensor | float
 
-N_CROPS = 3
+N_CROPS = 2
+N_REPAIRS = 3
 CROP = 16
 """A crop moves or leaves out one part in so many of the image's side."""
 
@@ -113,12 +114,21 @@ class Mirror(View):
 
 
 class Crop(View):
-    """The images moved up and to the left, moved down, and enlarged, each by a sixteenth of their side."""
+    """The images moved up and to the left, and enlarged, each by a sixteenth of their side."""
 
     name = "crop"
 
     def views(self, images: Tensor) -> list[Tensor]:
         return crops(images)
+
+
+class Repair(View):
+    """The images softened, coarsened and sharpened: what noise or blur did to a prediction, one of these undoes."""
+
+    name = "repair"
+
+    def views(self, images: Tensor) -> list[Tensor]:
+        return repairs(images)
 
 
 class Style(Question):
@@ -154,18 +164,31 @@ class Content(Question):
 
 
 def crops(images: Tensor) -> list[Tensor]:
-    """Return three crops of N x C x H x W images, as large as they are: upper left, lower middle, centre enlarged."""
+    """Return two crops of N x C x H x W images, as large as they are: moved up and to the left, and enlarged."""
     _require_pixels(images)
     height, width = images.shape[-2:]
     down, right = max(1, height // CROP), max(1, width // CROP)
-    padded = F.pad(images, (right, right, down, down), mode="reflect")
-    moved = [
-        padded[..., :height, :width],
-        padded[..., 2 * down : 2 * down + height, right : right + width],
-    ]
+    moved = F.pad(images, (right, 0, down, 0), mode="reflect")[..., :height, :width]
     centre = images[..., down:-down, right:-right]
     larger = F.interpolate(centre, (height, width), mode="bicubic", align_corners=False)
-    return [*moved, larger.clamp(images.amin(), images.amax())]
+    return [moved, larger.clamp(images.amin(), images.amax())]
+
+
+def repairs(images: Tensor) -> list[Tensor]:
+    """Return N x C x H x W images without their finest detail, at half their resolution, and with detail doubled."""
+    _require_pixels(images)
+    size, low, high = images.shape[-2:], images.amin(), images.amax()
+    softened = _softened(images)
+    half = F.interpolate(images, [(side + 1) // 2 for side in size], mode="bilinear", antialias=True)
+    coarse = F.interpolate(half, size, mode="bicubic", align_corners=False)
+    return [softened, coarse.clamp(low, high), (2 * images - softened).clamp(low, high)]
+
+
+def _softened(images: Tensor) -> Tensor:
+    """Each pixel as the mean of its neighbourhood, by weights 1 2 1 both ways."""
+    padded = F.pad(images, (1, 1, 1, 1), mode="reflect")
+    rows = (padded[..., :-2, :] + 2 * padded[..., 1:-1, :] + padded[..., 2:, :]) / 4
+    return (rows[..., :-2] + 2 * rows[..., 1:-1] + rows[..., 2:]) / 4
 
 
 def _require_pixels(images: Tensor) -> None:

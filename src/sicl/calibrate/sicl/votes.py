@@ -170,7 +170,7 @@ def paired(votes: Votes) -> Votes:
     if len(votes) % 2 or len(votes) < 4:
         return votes
     half = (2, len(votes) // 2, -1)
-    return Votes(*(kind.view(half).mean(dim=0) for kind in (votes.hard, votes.soft)))
+    return Votes(*(kind.reshape(half).mean(dim=0) for kind in votes.kinds))
 
 
 def standard_error(votes: Votes, kind: Literal["hard", "soft"]) -> Tensor:

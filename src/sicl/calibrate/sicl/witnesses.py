@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from sicl.calibrate.sicl.anchor import Anchor
 from sicl.calibrate.sicl.kept import CLEAN, Kept
 from sicl.calibrate.sicl.options import Name, Options, Who
-from sicl.calibrate.sicl.questions import Content, Crop, Mirror, Question, Style
+from sicl.calibrate.sicl.questions import Content, Crop, Mirror, Question, Repair, Style
 from sicl.calibrate.sicl.variants import Draws
 from sicl.engine.cut import find_point
 from sicl.engine.engine import Engine
@@ -32,6 +32,7 @@ from sicl.errors import UnsupportedModelError
 _QUESTIONS: dict[Name, type[Question]] = {
     "mirror": Mirror,
     "crop": Crop,
+    "repair": Repair,
     "style": Style,
     "content": Content,
 }
