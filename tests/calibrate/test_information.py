@@ -152,7 +152,7 @@ def _stream(corruption: str = "clean", n: int = 64) -> Stream:
 
 
 def test_statistics_that_blur_the_predictions_lose_say() -> None:
-    """The witnesses' shares are those of what they tell, to the tenth power."""
+    """The witnesses' shares are those of what they tell, to the eighth power."""
     trusted = sicl.SICL(members=("mirror",)).attach(_network().eval())
     for seed in range(3):
         signals = trusted(_images(seed)).signals

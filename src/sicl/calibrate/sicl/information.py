@@ -15,8 +15,8 @@ from sicl.errors import InputError, shown
 
 MEMORY = 1 - 1 / 256
 """What a sample counts when one more has come: some 256 are remembered, in batches of any size."""
-POWER = 10
-"""An answer that tells apart a tenth more classes has 1.1 ** 10 times the say."""
+POWER = 8
+"""An answer that tells apart a tenth more classes has 1.1 ** 8 times the say."""
 
 
 @dataclass(frozen=True)
