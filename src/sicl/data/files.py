@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from sicl.errors import DataError, require_path
 
@@ -21,6 +23,11 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
     chosen = root if root is not None else os.environ.get(ENVIRONMENT) or "~/.cache/sicl"
     require_path(root=chosen)
     return Path(os.path.expanduser(chosen))
+
+
+def embedded(room: str, name: str) -> Any:
+    """Return what a JSON file of the package holds."""
+    return json.loads(files(room).joinpath(name).read_text(encoding="utf-8"))
 
 
 def candidates(root: Path, names: Iterable[str]) -> list[Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from dataclasses import replace
 from importlib.resources import files
@@ -16,7 +15,7 @@ from sicl.data.cifar import CIFARS, load_cifar
 from sicl.data.corrupted import ArrayFolder, made_severities, read_c_labels
 from sicl.data.dataset import Dataset, arrays_dataset, check_labels
 from sicl.data.digits import load_mnist, load_svhn
-from sicl.data.files import candidates, data_root
+from sicl.data.files import candidates, data_root, embedded
 from sicl.data.folders import load_folder, load_imagenet, load_imagenet_c
 from sicl.data.images import Absent, Images, Noise
 from sicl.data.sheets import read_sheet
@@ -178,10 +177,9 @@ def load_demo(split: str = "test") -> Dataset:
         raise OptionError(
             f"the demo data have the splits test and val, got {split!r}; load cifar10 to train."
         )
-    folder = files("sicl.data") / "_embedded"
-    content = json.loads((folder / "labels.json").read_text())
+    content = embedded("sicl.data", "_embedded/labels.json")
     labels = np.array(content["labels"], np.int64)
-    with (folder / "cifar10-test-1900.webp").open("rb") as file:
+    with (files("sicl.data") / "_embedded" / "cifar10-test-1900.webp").open("rb") as file:
         images = read_sheet(file, count=len(labels))
     part = slice(0, N_TEST) if split == "test" else slice(N_TEST, None)
     classes = tuple(content["classes"])

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
-from sicl.bench.paper.claims import CLAIMS, Claim
+from sicl.bench.paper.claims import CLAIMS, QUICK_RUNS, RUNS, SHORT_READINGS, Claim
 from sicl.bench.paper.evidence import MAIN, OLDER, QUICK, RESNET18, UNKNOWN, Answer, Evidence, by, ece
 from sicl.bench.paper.presets import METHODS
 from sicl.bench.run.schema import Record
@@ -18,35 +18,6 @@ from sicl.bench.tables.plots import Plot, bars, dots, lines, scatter
 from sicl.bench.tables.sheets import Sheet
 from sicl.data.files import write_atomic
 from sicl.errors import DataError
-
-FULL = "--weights DIR --device cuda --n 4992 --seeds 0,1"
-_FIGURES = ("figure2", "figure3", "figure6", "figure7ab", "figure7c", "figure8a", "figure8b")
-RUNS = {
-    "table2": f"sicl paper run table2 --datasets cifar10-c,cifar100-c --models resnet50,vit_tiny {FULL}",
-    "table3": f"sicl paper run table3 {FULL}",
-    "table4": f"sicl paper run table4 {FULL}",
-    "resnet18-dynamic": "sicl bench results/plans/resnet18-dynamic.toml --device cuda",
-    "resnet50-cifar10-c": "sicl paper run table2 --datasets cifar10-c --models resnet50 --seeds 0 --n 640",
-    "vit-cifar10-c": "sicl paper run table2 --datasets cifar10-c --models vit --seeds 0 --n 640",
-    "resnet18-collapse": "sicl bench results/plans/resnet18-collapse.toml --device cuda",
-    "imagenet-resnet50": "sicl bench results/plans/imagenet-resnet50.toml --device cuda",
-    **{name: f"sicl paper run {name} --models resnet18 {FULL}" for name in _FIGURES},
-}
-"""The command behind every run that a claim is measured on."""
-_EMBEDDED = "--datasets demo --models demo"
-QUICK_RUNS = {
-    "table2": "sicl paper run table2 --quick --methods tent,eata,sar,rotta,sotta "
-    "--corruptions gaussian_noise,glass_blur,fog,contrast,jpeg_compression",
-    "figure2": "sicl paper run figure2 --quick",
-    "figure3": "sicl paper run figure3 --quick",
-    "figure6": "sicl paper run figure6 --quick --methods tent,sar,sotta",
-    "figure7ab": "sicl paper run figure7ab --quick",
-    "figure7c": "sicl paper run figure7c --quick",
-    "figure8a": "sicl paper run figure8a --quick",
-    "figure8b": f"sicl paper run figure8b {_EMBEDDED} --n 512 --seeds 0,1 "
-    "--corruptions gaussian_noise,contrast,jpeg_compression",
-}
-"""The same on the embedded model, on a CPU; figure 8b needs MNIST (`sicl data get mnist`)."""
 
 ORDERS = {"by class": "sorted by class", "iid": "in random order"}
 _BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
@@ -193,17 +164,6 @@ def results_table(evidence: Evidence) -> str:
 def drawings(evidence: Evidence) -> dict[str, Plot]:
     """Return the page's plots by name; one whose records are missing is left out."""
     return {**_readings(evidence), **_against(evidence), **_time(evidence), **_collapse(evidence)}
-
-
-SHORT_READINGS = {
-    "softmax": "softmax",
-    "plain": "network as attached",
-    "flip": "mirror image",
-    "default: mean of stem swap, content x1, mirror (pooled)": "0.1's default",
-    "default's votes, frozen: mean of stem swap, content x1, mirror": "0.1's default, frozen",
-    "mean of Gaussian x2, content x1, mirror (frozen)": "Gaussian, content, mirror",
-    "printed: style x (1 - content), hard votes, frozen": "printed formula",
-}
 
 
 def _readings(evidence: Evidence) -> dict[str, Plot]:

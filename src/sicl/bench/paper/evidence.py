@@ -11,7 +11,7 @@ from typing import Literal
 from sicl.bench.run.results import PACKED, load_records
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.layout import Setting, settings
-from sicl.bench.tables.printed import paper_value
+from sicl.bench.tables.printed import printed_value
 from sicl.errors import DataError
 
 Verdict = Literal["confirmed", "partly", "refuted", "not measured yet"]
@@ -99,12 +99,6 @@ def ece(records: Iterable[Record], calibrator: str, key: str = "cumulative_ece")
     return 100 * mean(values) if values else None
 
 
-def raw(records: Iterable[Record], calibrator: str, key: str) -> float | None:
-    """Return the mean of a number that is no share."""
-    value = ece(records, calibrator, key)
-    return None if value is None else value / 100
-
-
 def by(records: Iterable[Record], key: Callable[[Record], str]) -> dict[str, list[Record]]:
     """Return records grouped by a word."""
     groups: dict[str, list[Record]] = {}
@@ -127,27 +121,14 @@ def difference(records: Sequence[Record], calibrator: str) -> list[float]:
     found = []
     for part in by(records, lambda r: f"{r.dataset}/{r.method}").values():
         ours = ece(part, calibrator)
-        printed = [
-            value
-            for name in {record.corruption for record in part}
-            if (value := _printed(part[0], calibrator, name)) is not None
-        ]
+        places = {record.corruption for record in part}
+        values = [printed_value(part[0], calibrator, place) for place in places]
+        printed = [value for value in values if value is not None]
         if ours is not None and printed:
             found.append(ours - mean(printed))
     return found
 
 
-def _printed(record: Record, calibrator: str, corruption: str | None) -> float | None:
-    return paper_value(
-        dataset=record.dataset,
-        model=record.model,
-        method=record.method,
-        calibrator="sicl" if calibrator == "sicl_paper" else calibrator,
-        corruption=corruption,
-        table="corruptions",
-    )
-
-
-def judged(share: float, *, most: float = 0.5) -> Verdict:
-    """Return confirmed where a claim holds in every case, partly where in more than `most` of them."""
-    return "confirmed" if share == 1 else "partly" if share > most else "refuted"
+def judged(value: float, confirmed: float = 1, partly: float = 0.5) -> Verdict:
+    """Return the verdict of a value, by default the share of cases in which a claim holds: all, or more than half."""
+    return "confirmed" if value >= confirmed else "partly" if value > partly else "refuted"

@@ -11,6 +11,7 @@ from sicl.bench.paper.reliability import over_time_and_reliability
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.layout import beside, beside_by_corruption, corruption_tables, main_table
 from sicl.bench.tables.sheets import Pick, Sheet, pivot
+from sicl.bench.tables.summary import category
 
 COMPONENTS = ("mean only", "std only", "mixstyle", "style votes")
 RELAXATIONS = ("style votes", "sicl_paper", "style votes, guard")
@@ -158,10 +159,7 @@ def _layers(records: Sequence[Record], folder: Path) -> list[Sheet]:
 
 def _ood(records: Sequence[Record], folder: Path) -> list[Sheet]:
     """AUROC of telling in- from out-of-distribution samples, and the ECE of the known, by category."""
-    from sicl.corruptions import CATEGORIES
-
-    categories = {name: category for category, names in CATEGORIES.items() for name in names}
-    row = ("category", lambda record, *_: categories.get(record.corruption or "", "other"))
+    row = ("category", lambda record, *_: category(record))
     parts = (("auroc", "ood_auroc", "OOD detection, AUROC in %"), ("ece", "ece", "ECE of known samples, %"))
     return [
         pivot(records, name=name, title=title, row=row, column=_calibrator, value=_percent(key))

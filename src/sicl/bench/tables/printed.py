@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from importlib.resources import files
 from typing import Any, Literal, NamedTuple, Protocol
 
+from sicl.data.files import embedded
 from sicl.errors import require_choice
 
 Table = Literal["main", "corruptions"]
 Key = tuple[str, str, str, str, str, str | None]
 
 
-@cache
-def _raw() -> dict[str, dict[str, list[Any]]]:
-    text = files("sicl.bench.tables").joinpath("printed.json").read_text(encoding="utf-8")
-    loaded: dict[str, dict[str, list[Any]]] = json.loads(text)
-    return loaded
+_PRINTED: dict[str, dict[str, list[Any]]] = embedded("sicl.bench.tables", "printed.json")
 
-
-CORRUPTIONS: tuple[str, ...] = tuple(_raw()["corruptions"]["columns"])
+CORRUPTIONS: tuple[str, ...] = tuple(_PRINTED["corruptions"]["columns"])
 """The columns of its tables: the fifteen corruptions in their usual order."""
 
-BESIDE = tuple(dict.fromkeys(row[2] for row in _raw()["corruptions"]["rows"]))
+BESIDE = tuple(dict.fromkeys(row[2] for row in _PRINTED["corruptions"]["rows"]))
 """The calibrators it prints numbers of."""
 
 
@@ -107,12 +101,12 @@ def inconsistencies(*, tolerance: float = 0.001) -> list[Inconsistency]:
     average: a row counts when they differ by more than one unit in the last place (plus `tolerance`).
     """
     found = []
-    for row in _raw()["main"]["rows"]:
+    for row in _PRINTED["main"]["rows"]:
         stream, dataset, calibrator, values, printed = row
         mean = sum(values) / len(values)
         if printed is not None and abs(mean - printed) > 0.1 + tolerance:
             found.append(Inconsistency("main", stream, dataset, None, calibrator, printed, mean))
-    for dataset, method, calibrator, values, printed in _raw()["corruptions"]["rows"]:
+    for dataset, method, calibrator, values, printed in _PRINTED["corruptions"]["rows"]:
         mean = sum(values) / len(values)
         if abs(mean - printed) > 0.01 + tolerance:
             found.append(Inconsistency("corruptions", "benign", dataset, method, calibrator, printed, mean))
@@ -132,7 +126,7 @@ def paper_wins(calibrator: str = "sicl") -> tuple[int, int]:
 
 @cache
 def _values(table: Table) -> dict[Key, float]:
-    raw = _raw()[table]
+    raw = _PRINTED[table]
     values: dict[Key, float] = {}
     for row in raw["rows"]:
         if table == "main":

@@ -154,6 +154,13 @@ def cell_name(record: Record) -> str:
     return ", ".join((*parts, f"seed {record.seed}"))
 
 
+def category(record: Record) -> str:
+    """Return the category of a cell's corruption: noise, blur, weather, digital or other."""
+    from sicl.corruptions import CATEGORIES
+
+    return next((name for name, members in CATEGORIES.items() if record.corruption in members), "other")
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Our cumulative ECE (or accuracy) beside the paper's, in percent."""
