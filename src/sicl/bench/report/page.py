@@ -48,15 +48,8 @@ from sicl.bench.tables.summary import (
 )
 from sicl.bench.tables.svg import colour_of, tag
 
-DARK = """
-  color-scheme: dark;
-  --page: #0f1115; --card: #171a20; --ink: #eceef2; --soft: #a4acb9; --faint: #767f8d;
-  --rule: #2a2f38; --grid: #252a32; --band: #1d2128; --accent: #ff6b8f;
-  --good: #4cc38a; --bad: #ff8a7a; --heat: 244 63 104; --heat-ink: #ffffff;
-  --softmax: #9aa3b0; --temperature_scaling: #4db8e0; --mc_dropout: #ab8af0; --transcal: #dcae3c;
-  --pseudocal: #4cc38a; --sicl_paper: #ff9a4d; --sicl: #ff5c86; --other: #94a3b8;
-  --shadow: none; --edge: rgb(0 0 0 / 55%);
-"""
+ASSETS = files("sicl.bench.report") / "assets"
+DARK = "\n" + (ASSETS / "dark.css").read_text(encoding="utf-8")
 LONG = 30
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 MOON = '<svg viewBox="0 0 24 24"><path d="M20 14.5A8.5 8.5 0 1 1 9.5 4a7 7 0 0 0 10.5 10.5z"/></svg>'
@@ -98,12 +91,11 @@ _LEGEND = (
 
 
 def _document(title: str, names: Sequence[str], body: str) -> str:
-    assets = files("sicl.bench.report").joinpath("assets")
-    style = assets.joinpath("report.css").read_text(encoding="utf-8")
+    style = (ASSETS / "report.css").read_text(encoding="utf-8")
     dark = f"@media (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{{DARK}}} }}\n"
     dark = f"@media screen {{ {dark} :root[data-theme=dark] {{{DARK}}} }}"
     style = style.replace("/*dark*/", dark) + _colours(names)
-    script = assets.joinpath("report.js").read_text(encoding="utf-8")
+    script = (ASSETS / "report.js").read_text(encoding="utf-8")
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
