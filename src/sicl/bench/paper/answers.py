@@ -9,13 +9,14 @@ from pathlib import Path
 from statistics import mean
 
 from sicl.bench.paper.claims import CLAIMS, QUICK_RUNS, RUNS, SHORT_READINGS, Claim
-from sicl.bench.paper.evidence import MAIN, OLDER, QUICK, RESNET18, UNKNOWN, Answer, Evidence, by, ece
+from sicl.bench.paper.evidence import MAIN, OLDER, QUICK, RESNET18, UNKNOWN, Answer, Evidence
 from sicl.bench.paper.presets import METHODS
 from sicl.bench.run.schema import Record
-from sicl.bench.tables.layout import Setting, against
+from sicl.bench.tables.layout import against
 from sicl.bench.tables.names import CALIBRATOR_NAMES, calibrator_name, dataset_name, model_name, stream_name
 from sicl.bench.tables.plots import Plot, bars, dots, lines, scatter
 from sicl.bench.tables.sheets import Sheet
+from sicl.bench.tables.summary import by, mean_percent
 from sicl.data.files import write_atomic
 from sicl.errors import DataError
 
@@ -135,27 +136,17 @@ def _recorded(evidence: Evidence | None, name: str) -> str:
 
 def results_table(evidence: Evidence) -> str:
     """Return the mean cumulative ECE of every calibrator by network, data set and stream, as Markdown."""
-    groups: dict[tuple[str, str, str], list[Setting]] = {}
-    for one in evidence.settings():
-        groups.setdefault((one.model, one.dataset, one.stream), []).append(one)
-    names = [
-        name for name in CALIBRATOR_NAMES if any(name in s.ece for part in groups.values() for s in part)
-    ]
+    every = evidence.settings()
+    names = [name for name in CALIBRATOR_NAMES if any(name in one.ece for one in every)]
     head = ["network", "data set", "stream", "methods", "accuracy", *map(calibrator_name, names)]
     lines = [f"| {' | '.join(head)} |", "|---|---|---|" + "---:|" * (len(names) + 2)]
-    for (model, dataset, stream), part in groups.items():
+    for (model, dataset, stream), part in by(every, lambda s: (s.model, s.dataset, s.stream)).items():
         means = {
             name: mean(one.ece[name] for one in part) for name in names if all(name in o.ece for o in part)
         }
         best = min(means.values())
-        cells = [
-            "-"
-            if name not in means
-            else f"**{means[name]:.1f}**"
-            if means[name] == best
-            else f"{means[name]:.1f}"
-            for name in names
-        ]
+        texts = {n: f"**{value:.1f}**" if value == best else f"{value:.1f}" for n, value in means.items()}
+        cells = [texts.get(name, "-") for name in names]
         place = [model_name(model), dataset_name(dataset), stream_name(stream), str(len(part))]
         lines.append(f"| {' | '.join([*place, f'{mean(o.accuracy for o in part):.1f}', *cells])} |")
     return "\n".join(lines)
@@ -212,7 +203,7 @@ def _against(evidence: Evidence) -> dict[str, Plot]:
         records = evidence.run(run)
         for title, points in against(records).items():
             name = f"claims-printed-{records[0].dataset.removesuffix('-c')}"
-            made[name] = scatter(f"{title}: cumulative ECE, %", points, x_title="printed", y_title="ours")
+            made[name] = scatter(f"{title}: cumulative ECE, %", points)
     return made
 
 
@@ -247,7 +238,7 @@ def _collapse(evidence: Evidence) -> dict[str, Plot]:
     made = {}
     for dataset, part in by(records, lambda r: r.dataset).items():
         rows = tuple(
-            (ORDERS[order], tuple(ece(group, label, "ece") for label in names))
+            (ORDERS[order], tuple(mean_percent(group, label, "ece") for label in names))
             for order, group in by(part, lambda r: r.stream).items()
         )
         title = f"{dataset_name(dataset)}, TENT at learning rate 0.02: ECE, %"

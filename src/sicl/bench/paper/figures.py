@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from sicl.bench.paper.reliability import over_time_and_reliability
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.layout import beside, beside_by_corruption, corruption_tables, main_table
 from sicl.bench.tables.sheets import Pick, Sheet, pivot
-from sicl.bench.tables.summary import category
+from sicl.bench.tables.summary import by, category
 
 COMPONENTS = ("mean only", "std only", "mixstyle", "style votes")
 RELAXATIONS = ("style votes", "sicl_paper", "style votes, guard")
@@ -57,13 +58,9 @@ def _tables(records: Sequence[Record], folder: Path) -> list[Sheet]:
 
 def _by_corruption(records: Sequence[Record], folder: Path) -> list[Sheet]:
     """A table by corruption as the paper prints it, then every number beside the printed one."""
-    methods = dict.fromkeys(record.method for record in records)
-    beside_each = [
-        sheet
-        for method in methods
-        for sheet in beside_by_corruption([r for r in records if r.method == method], method)
-    ]
-    return [*corruption_tables(records), *beside(records), *beside_each]
+    parts = by(records, lambda record: record.method)
+    each = [sheet for method, part in parts.items() for sheet in beside_by_corruption(part, method)]
+    return [*corruption_tables(records), *beside(records), *each]
 
 
 def _perturbations(records: Sequence[Record], folder: Path) -> list[Sheet]:
@@ -81,8 +78,7 @@ def _perturbations(records: Sequence[Record], folder: Path) -> list[Sheet]:
         means = pivot(
             records, name=key, title=title, row=("", lambda *_: "mean"), column=_calibrator, value=value
         )
-        rows = (*part.rows, *means.rows)
-        made.append(Sheet(key, title, "corruption", part.columns, rows, part.note, digits))
+        made.append(replace(part, rows=(*part.rows, *means.rows), digits=digits))
     return made
 
 
@@ -96,11 +92,7 @@ def _some(records: Sequence[Record], name: str, title: str, labels: Sequence[str
         column=lambda record, label, row: label if label in labels else None,
         value=_percent("cumulative_ece"),
     )
-    order = [sheet.columns.index(label) for label in labels if label in sheet.columns]
-    rows = tuple((name, tuple(row[i] for i in order)) for name, row in sheet.rows)
-    return Sheet(
-        name, sheet.title, "method", tuple(sheet.columns[i] for i in order), rows, sheet.note, best="row"
-    )
+    return replace(sheet.only(labels), best="row")
 
 
 def _ablations(records: Sequence[Record], folder: Path) -> list[Sheet]:
@@ -119,8 +111,7 @@ def _ablations(records: Sequence[Record], folder: Path) -> list[Sheet]:
         column=_method,
         value=_percent("cumulative_ece"),
     )
-    ordered = tuple(sorted(numbered.rows, key=lambda row: int(row[0])))
-    counted = Sheet(numbered.name, numbered.title, "N", numbered.columns, ordered, numbered.note)
+    counted = replace(numbered, rows=tuple(sorted(numbered.rows, key=lambda row: int(row[0]))))
     return [
         _some(records, "components", "(a) What is perturbed", COMPONENTS),
         _some(records, "relaxation", "(b) Relaxation of the style votes", RELAXATIONS),
@@ -169,26 +160,23 @@ def _ood(records: Sequence[Record], folder: Path) -> list[Sheet]:
 
 def _sotta(records: Sequence[Record], folder: Path) -> list[Sheet]:
     """Accuracy of SoTTA with and without SICL by corruption, then beside the printed 75.4 and 76.4 %."""
-    made = []
-    for stream in dict.fromkeys(record.stream for record in records):
-        part = [record for record in records if record.stream == stream]
-        made.append(
-            pivot(
-                part,
-                name="accuracy-" + stream.replace(", ", "-").replace(" ", "-"),
-                title=f"Accuracy on the {stream} stream, %",
-                row=("corruption", _corruption),
-                column=_method,
-                value=_percent("accuracy"),
-            )
+    made = [
+        pivot(
+            part,
+            name="accuracy-" + stream.replace(", ", "-").replace(" ", "-"),
+            title=f"Accuracy on the {stream} stream, %",
+            row=("corruption", _corruption),
+            column=_method,
+            value=_percent("accuracy"),
         )
+        for stream, part in by(records, lambda record: record.stream).items()
+    ]
     return [*made, _sotta_means(records)]
 
 
 def _sotta_means(records: Sequence[Record]) -> Sheet:
     theirs = {record.dataset for record in records} == {"cifar10-c"}
     printed = {"sotta": 75.4, "sotta+sicl": 76.4} if theirs else {}
-    streams = list(dict.fromkeys(record.stream for record in records))
     means = pivot(
         records,
         name="paper",
@@ -198,7 +186,7 @@ def _sotta_means(records: Sequence[Record]) -> Sheet:
         value=_percent("accuracy"),
     )
     rows = tuple((name, (*values, printed.get(name))) for name, values in means.rows)
-    return Sheet(means.name, means.title, "method", (*streams, "paper"), rows, means.note)
+    return replace(means, columns=(*means.columns, "paper"), rows=rows)
 
 
 def _stream(records: Sequence[Record], folder: Path) -> list[Sheet]:

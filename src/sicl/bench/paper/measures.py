@@ -14,9 +14,7 @@ from sicl.bench.paper.evidence import (
     Answer,
     Evidence,
     Verdict,
-    by,
     difference,
-    ece,
     growth,
     judged,
 )
@@ -24,7 +22,7 @@ from sicl.bench.run.schema import Record
 from sicl.bench.tables.layout import COMPARED
 from sicl.bench.tables.names import calibrator_name, method_name
 from sicl.bench.tables.printed import inconsistencies, paper_wins
-from sicl.bench.tables.summary import category
+from sicl.bench.tables.summary import by, category, mean_percent
 
 Measure = Callable[[Evidence], Answer]
 
@@ -55,7 +53,7 @@ def printed_means(evidence: Evidence) -> Answer:
 def table(evidence: Evidence, run: str, calibrator: str, tolerance: float) -> Answer:
     """Mean ECE beside the mean of what is printed."""
     records = evidence.run(run)
-    ours, differences = ece(records, calibrator), difference(records, calibrator)
+    ours, differences = mean_percent(records, calibrator), difference(records, calibrator)
     if ours is None or not differences:
         return UNKNOWN
     text = f"{ours:.1f} (printed {ours - mean(differences):.1f})"
@@ -131,7 +129,7 @@ def _growths(records: Iterable[Record]) -> list[tuple[float, float]]:
 
 
 def content_noise(evidence: Evidence) -> Answer:
-    style, content = (ece(evidence.run("figure3"), name, "ece") for name in ("style", "content"))
+    style, content = (mean_percent(evidence.run("figure3"), name, "ece") for name in ("style", "content"))
     if style is None or content is None:
         return UNKNOWN
     ratio = content / style
@@ -142,7 +140,7 @@ def _rows(
     groups: Iterable[Sequence[Record]], names: Sequence[str], key: str = "cumulative_ece"
 ) -> list[list[float]]:
     """Return what some calibrators have in each group, where all of them have it, in %."""
-    rows = [[ece(part, name, key) for name in names] for part in groups]
+    rows = [[mean_percent(part, name, key) for name in names] for part in groups]
     return [[value for value in row if value is not None] for row in rows if None not in row]
 
 
@@ -181,7 +179,7 @@ def gain_by_method(evidence: Evidence) -> Answer:
 
 
 def few_variants(evidence: Evidence) -> Answer:
-    found = ece(evidence.run("figure6"), "style votes, N = 5")
+    found = mean_percent(evidence.run("figure6"), "style votes, N = 5")
     if found is None:
         return UNKNOWN
     return Answer(f"{found:.1f} % (style votes alone)", "confirmed" if found < 10 else "refuted")
@@ -201,7 +199,9 @@ def more_variants(evidence: Evidence) -> Answer:
 def severity_rises(evidence: Evidence, key: str) -> Answer:
     """Whether the softmax's ECE of right or wrong predictions rises with the severity."""
     groups = by(evidence.run("figure7ab"), lambda r: str(r.severity))
-    values = [v for level in "12345" if (v := ece(groups.get(level, []), "softmax", key)) is not None]
+    values = [
+        v for level in "12345" if (v := mean_percent(groups.get(level, []), "softmax", key)) is not None
+    ]
     if len(values) < 3:
         return UNKNOWN
     steps = len(values) - 1
@@ -302,7 +302,10 @@ def harder(evidence: Evidence) -> Answer:
 
 def imagenet(evidence: Evidence) -> Answer:
     records = evidence.run("imagenet-resnet50")
-    ours, others = ece(records, "sicl", "ece"), {n: ece(records, n, "ece") for n in ("softmax", "pseudocal")}
+    ours, others = (
+        mean_percent(records, "sicl", "ece"),
+        {n: mean_percent(records, n, "ece") for n in ("softmax", "pseudocal")},
+    )
     known = {name: value for name, value in others.items() if value is not None}
     if ours is None or not known:
         return UNKNOWN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import groupby
@@ -14,7 +14,6 @@ from typing import Any, Literal
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.names import csv_text, markdown_text
 
-Cells = Iterator[tuple[Record, str, dict[str, Any]]]
 Row = tuple[str, tuple[float | None, ...]]
 Pick = Callable[[Record, str, dict[str, Any]], Any]
 
@@ -86,6 +85,12 @@ class Sheet:
         columns = tuple(name for name, _ in self.rows)
         return replace(self, columns=columns, rows=rows, best=other[self.best], corner="")
 
+    def only(self, columns: Iterable[str]) -> Sheet:
+        """Return the sheet with some of its columns, in that order; those it does not have are left out."""
+        chosen = [self.columns.index(name) for name in columns if name in self.columns]
+        rows = tuple((name, tuple(values[j] for j in chosen)) for name, values in self.rows)
+        return replace(self, columns=tuple(self.columns[j] for j in chosen), rows=rows)
+
     def to_csv(self) -> str:
         """Return the sheet as CSV."""
         out = io.StringIO()
@@ -141,13 +146,6 @@ def number(value: float | None, digits: int | None = None) -> str:
     return f"{value:.1f}" if abs(value) >= 1 or value == 0 else f"{value:.3g}"
 
 
-def each(records: Sequence[Record]) -> Cells:
-    """Yield every calibrator's numbers of every finished cell."""
-    for record in records:
-        for name, row in record.calibrators.items():
-            yield record, name, row
-
-
 def pivot(
     records: Sequence[Record],
     *,
@@ -156,8 +154,6 @@ def pivot(
     row: tuple[str, Pick],
     column: Pick,
     value: Pick,
-    note: str = "",
-    digits: int | None = 1,
 ) -> Sheet:
     """Return the mean of `value` for each (row, column), in the order they come.
 
@@ -165,7 +161,8 @@ def pivot(
     """
     found: dict[Any, dict[Any, list[float]]] = {}
     columns: dict[Any, None] = {}
-    for cell in each(records):
+    cells = ((record, label, numbers) for record in records for label, numbers in record.calibrators.items())
+    for cell in cells:
         where, what, number_ = row[1](*cell), column(*cell), value(*cell)
         if where is None or what is None:
             continue
@@ -177,8 +174,7 @@ def pivot(
         (str(where), tuple(mean(values[what]) if values.get(what) else None for what in columns))
         for where, values in found.items()
     )
-    told = " ".join((note, over(records))).strip()
-    return Sheet(name, title, row[0], tuple(map(str, columns)), rows, told, digits)
+    return Sheet(name, title, row[0], tuple(map(str, columns)), rows, over(records))
 
 
 def over(records: Sequence[Record]) -> str:

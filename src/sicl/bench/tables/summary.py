@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, TypeVar
 
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.names import (
@@ -78,12 +78,21 @@ class Group:
         return " · ".join(self.names)
 
 
+Item = TypeVar("Item")
+Key = TypeVar("Key")
+
+
+def by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return things grouped by a key, in the order they come."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
 def group_records(records: Iterable[Record]) -> list[Group]:
     """Return the groups in the order of data set, model, method and stream."""
-    groups: dict[tuple[str, str, str, str], list[Record]] = {}
-    for record in records:
-        key = record.dataset, record.model, record.method, record.stream
-        groups.setdefault(key, []).append(record)
+    groups = by(records, lambda record: (record.dataset, record.model, record.method, record.stream))
     orders: tuple[dict[str, str], ...] = (DATASETS, {}, METHODS, STREAMS)
     places = sorted(groups, key=lambda place: [rank(*pair) for pair in zip(place, orders)])
     return [Group(*place, tuple(sorted(groups[place], key=_cell_order))) for place in places]
@@ -111,6 +120,13 @@ def metrics_of(records: Sequence[Record]) -> list[Metric]:
 def mean_metric(records: Sequence[Record], calibrator: str, key: str) -> Mean:
     """Return the mean of a calibrator's metric over the cells that have it."""
     return _mean(records, lambda record: record.calibrators.get(calibrator, {}).get(key))
+
+
+def mean_percent(records: Iterable[Record], calibrator: str, key: str = "cumulative_ece") -> float | None:
+    """Return the mean of a calibrator's number over the cells that have it, in %."""
+    rows = (record.calibrators.get(calibrator, {}) for record in records)
+    values = [value for row in rows if (value := row.get(key)) is not None]
+    return 100 * mean(values) if values else None
 
 
 def mean_accuracy(records: Sequence[Record]) -> Mean:
