@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from sicl.data.cifar import CIFARS, layout_of, load_cifar
 from sicl.data.corrupted import ArrayFolder, made_severities, read_c_labels
 from sicl.data.dataset import Dataset, check_labels
-from sicl.data.files import candidates, data_root
-from sicl.data.folders import IMAGENET_C_FOLDERS, IMAGENET_FOLDERS
+from sicl.data.files import KNOWN, candidates, data_root
 from sicl.data.images import Absent, Files
 from sicl.data.load import DATASETS, find_arrays, load_dataset
 from sicl.errors import DataError, SiclError, require_choice
@@ -68,17 +67,10 @@ def locate(name: str, root: Path) -> Path | None:
         return Path("(in the package)")
     if name in CIFARS:
         kind = CIFARS[name]
-        return next((f for f in candidates(root, kind.folders) if layout_of(kind, f) is not None), None)
+        return next((f for f in candidates(root, name) if layout_of(kind, f) is not None), None)
     if name in ("cifar10-c", "cifar100-c"):
         return find_arrays(name.removesuffix("-c"), root)
-    patterns = {
-        "imagenet": (IMAGENET_FOLDERS, "val"),
-        "imagenet-c": (IMAGENET_C_FOLDERS, "*/[1-5]"),
-        "mnist": (("mnist", "MNIST", "MNIST/raw", "data"), "*-images-idx3-ubyte*"),
-        "svhn": (("svhn", "SVHN"), "*_32x32.mat"),
-    }
-    folders, pattern = patterns[name]
-    return next((f for f in candidates(root, folders) if any(f.glob(pattern))), None)
+    return next((f for f in candidates(root, name) if any(f.glob(KNOWN[name]["sign"]))), None)
 
 
 def _check_loadable(name: str, root: Path, deep: bool) -> Iterator[Finding]:

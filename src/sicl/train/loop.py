@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sicl.data.files import written
 from sicl.errors import DataError, InputError, OptionError
 from sicl.models.checkpoint import save_checkpoint
 from sicl.train.augment import apply_mix, augment, draw_mix, pad_images, to_float
@@ -97,9 +98,8 @@ def write_resume(
 ) -> None:
     """Write the state after an epoch aside, then rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    torch.save({"format": _FORMAT, "key": key, "state": state, "history": history}, part)
-    part.replace(path)
+    with written(path) as file:
+        torch.save({"format": _FORMAT, "key": key, "state": state, "history": history}, file)
 
 
 def read_resume(
