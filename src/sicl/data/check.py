@@ -79,8 +79,7 @@ def _check_loadable(name: str, root: Path, deep: bool) -> Iterator[Finding]:
         try:
             dataset = load_dataset(name, root, split)
             _check_counts(dataset, split)
-            if deep and isinstance(dataset.images, Files):
-                _decode_all(dataset.images)
+            _decode_all(dataset, deep)
         except DataError as error:
             absent = split != "test" and ("not found" in str(error) or "not there" in str(error))
             if not absent:
@@ -96,8 +95,7 @@ def _check_folder(name: str, deep: bool) -> Iterator[Finding]:
     """Count what a user's folder holds."""
     try:
         dataset = load_dataset(name)
-        if deep and isinstance(dataset.images, Files):
-            _decode_all(dataset.images)
+        _decode_all(dataset, deep)
     except DataError as error:
         yield Finding(name, "pictures", False, str(error))
         return
@@ -123,9 +121,10 @@ def _check_counts(dataset: Dataset, split: str) -> None:
         )
 
 
-def _decode_all(images: Files) -> None:
-    for start in range(0, len(images.paths), 256):
-        images[np.arange(start, min(start + 256, len(images.paths)), dtype=np.int64)]
+def _decode_all(dataset: Dataset, deep: bool) -> None:
+    if deep and isinstance(dataset.images, Files):
+        for start in range(0, len(dataset), 256):
+            dataset.images[np.arange(start, min(start + 256, len(dataset)), dtype=np.int64)]
 
 
 def _check_arrays(name: str, root: Path) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,20 +37,16 @@ def load_imagenet(root: Path, split: str, protocol: str = "50k") -> Dataset:
     folder = _find(root, "val" if split == "test" else "train")
     files, labels, classes = _listing(folder)
     chosen = choose(files, labels, protocol) if split == "test" else split_positions(len(files), split)
-    indices = chosen if split == "test" else np.arange(len(files), dtype=np.int64)[chosen]
     images = Files([folder / files[i] for i in chosen], 224, 256)
     provenance = _provenance("imagenet", split, protocol, folder, [files[i] for i in chosen])
-    return Dataset("imagenet", images, labels[chosen], classes, indices, provenance)
+    return Dataset("imagenet", images, labels[chosen], classes, chosen, provenance)
 
 
 def load_imagenet_c(root: Path, protocol: str = "50k") -> Dataset:
     """Load ImageNet-C; where its folders are missing, corruptions are made from ImageNet's validation images."""
     base = next(filter(None, map(_a_severity, candidates(root, "imagenet-c"))), None)
     if base is None:
-        clean = load_imagenet(root, "test", protocol)
-        return Dataset(
-            "imagenet-c", clean.images, clean.labels, clean.classes, clean.indices, clean.provenance
-        )
+        return replace(load_imagenet(root, "test", protocol), name="imagenet-c")
     folder = base.parent.parent
     files, labels, classes = _listing(base)
     chosen = choose(files, labels, protocol)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -68,17 +69,15 @@ def claims_table(evidence: Evidence) -> str:
         "| the paper says | where | verdict | full size | embedded model | runs |",
         "|---|---|---|---|---|---|",
     ]
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for claim in CLAIMS:
         full = claim.measure(evidence)
         small = claim.measure(quick) if quick and claim.runs else UNKNOWN
         verdict = _verdict(full, small)
-        counts[verdict] = counts.get(verdict, 0) + 1
+        counts[verdict] += 1
         cells = [claim.text, claim.where, verdict, _told(full), _told(small), _source(claim)]
         lines.append(f"| {' | '.join(cells)} |")
-    told = ", ".join(
-        f"{n} {name}" for name, n in sorted(counts.items(), key=lambda item: item[0].strip("()"))
-    )
+    told = ", ".join(f"{counts[name]} {name}" for name in sorted(counts, key=lambda name: name.strip("()")))
     return "\n".join([*lines, "", f"{len(CLAIMS)} claims: {told}."])
 
 

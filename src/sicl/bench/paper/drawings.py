@@ -127,11 +127,8 @@ def _severities(sheets: Sheets, records: Sequence[Record]) -> list[Plot]:
 
 def _layers(sheets: Sheets, records: Sequence[Record]) -> list[Plot]:
     """Bars by method for each stage."""
-    return [bars(f"(c) {sheet.title}", _short(sheet)) for sheet in sheets.values()]
-
-
-def _short(sheet: Sheet) -> Sheet:
-    return replace(sheet, columns=tuple(name.rpartition(", ")[2] for name in sheet.columns))
+    parts = [(sheet, tuple(name.rpartition(", ")[2] for name in sheet.columns)) for sheet in sheets.values()]
+    return [bars(f"(c) {sheet.title}", replace(sheet, columns=stages)) for sheet, stages in parts]
 
 
 def _ood(sheets: Sheets, records: Sequence[Record]) -> list[Plot]:

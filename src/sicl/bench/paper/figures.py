@@ -31,24 +31,17 @@ def sheets(preset: str, records: Sequence[Record], folder: Path) -> list[Sheet]:
     return _MAKERS[preset](records, folder)
 
 
-def _percent(key: str) -> Pick:
-    return lambda record, name, row: None if row.get(key) is None else 100 * row[key]
-
-
-def _plain(key: str) -> Pick:
-    return lambda record, name, row: row.get(key)
+def _percent(key: str, whole: float = 100) -> Pick:
+    return lambda record, name, row: None if row.get(key) is None else whole * row[key]
 
 
 def _calibrator(record: Record, name: str, row: dict[str, Any]) -> str:
     return name
 
 
-def _corruption(record: Record, name: str, row: dict[str, Any]) -> str | None:
-    return record.corruption
-
-
-def _method(record: Record, name: str, row: dict[str, Any]) -> str:
-    return record.method
+def _of(field: str) -> tuple[str, Pick]:
+    """Return rows by a field of the record."""
+    return field, lambda record, *_: getattr(record, field)
 
 
 def _tables(records: Sequence[Record], folder: Path) -> list[Sheet]:
@@ -65,7 +58,6 @@ def _by_corruption(records: Sequence[Record], folder: Path) -> list[Sheet]:
 
 def _perturbations(records: Sequence[Record], folder: Path) -> list[Sheet]:
     """ECE of each perturbation's votes, and what it does to content and style."""
-    row = ("corruption", _corruption)
     titles = {
         "ece": "ECE of the votes, %",
         "content_variance": "ContentVariance",
@@ -73,8 +65,8 @@ def _perturbations(records: Sequence[Record], folder: Path) -> list[Sheet]:
     }
     made = []
     for key, title in titles.items():
-        value, digits = (_percent(key), 1) if key == "ece" else (_plain(key), None)
-        part = pivot(records, name=key, title=title, row=row, column=_calibrator, value=value)
+        value, digits = (_percent(key), 1) if key == "ece" else (_percent(key, 1), None)
+        part = pivot(records, name=key, title=title, row=_of("corruption"), column=_calibrator, value=value)
         means = pivot(
             records, name=key, title=title, row=("", lambda *_: "mean"), column=_calibrator, value=value
         )
@@ -88,7 +80,7 @@ def _some(records: Sequence[Record], name: str, title: str, labels: Sequence[str
         records,
         name=name,
         title=f"{title}: cumulative ECE, %",
-        row=("method", _method),
+        row=_of("method"),
         column=lambda record, label, row: label if label in labels else None,
         value=_percent("cumulative_ece"),
     )
@@ -108,7 +100,7 @@ def _ablations(records: Sequence[Record], folder: Path) -> list[Sheet]:
         name="variants",
         title="(c) Number of variants N: cumulative ECE, %",
         row=("N", variants),
-        column=_method,
+        column=_of("method")[1],
         value=_percent("cumulative_ece"),
     )
     counted = replace(numbered, rows=tuple(sorted(numbered.rows, key=lambda row: int(row[0]))))
@@ -127,7 +119,7 @@ def _severity(records: Sequence[Record], folder: Path) -> list[Sheet]:
             records,
             name=key,
             title=f"{title}, %",
-            row=("severity", lambda record, *_: record.severity),
+            row=_of("severity"),
             column=_calibrator,
             value=_percent(key),
         )
@@ -165,8 +157,8 @@ def _sotta(records: Sequence[Record], folder: Path) -> list[Sheet]:
             part,
             name="accuracy-" + stream.replace(", ", "-").replace(" ", "-"),
             title=f"Accuracy on the {stream} stream, %",
-            row=("corruption", _corruption),
-            column=_method,
+            row=_of("corruption"),
+            column=_of("method")[1],
             value=_percent("accuracy"),
         )
         for stream, part in by(records, lambda record: record.stream).items()
@@ -181,8 +173,8 @@ def _sotta_means(records: Sequence[Record]) -> Sheet:
         records,
         name="paper",
         title="Mean accuracy, %",
-        row=("method", _method),
-        column=lambda record, *_: record.stream,
+        row=_of("method"),
+        column=_of("stream")[1],
         value=_percent("accuracy"),
     )
     rows = tuple((name, (*values, printed.get(name))) for name, values in means.rows)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sicl.bench.plan.combinations import clean_name
 from sicl.bench.plan.plan import BenchPlan, load_plan
 from sicl.bench.tables.names import CALIBRATOR_NAMES
 from sicl.bench.tables.printed import CORRUPTIONS
@@ -89,7 +90,8 @@ class Preset:
         wanted = choice.methods or (self.quick_methods if choice.quick else ())
         methods = [_method(item) for item in self.methods]
         if wanted:
-            require_each([method["label"] for method in methods], "methods", wanted)
+            for label in wanted:
+                require_choice([method["label"] for method in methods], methods=label)
             methods = [method for method in methods if method["label"] in wanted]
         return {
             "name": f"{name}-quick" if choice.quick else name,
@@ -107,12 +109,6 @@ class Preset:
         return load_plan(self.table(name, choice))
 
 
-def require_each(known: Sequence[str], argument: str, values: Sequence[str]) -> None:
-    """Raise `OptionError` unless every value is known."""
-    for value in values:
-        require_choice(known, **{argument: value})
-
-
 def _method(item: Any) -> dict[str, Any]:
     table = {"name": item} if isinstance(item, str) else dict(item)
     return {"preset": "paper", "label": table["name"], **table}
@@ -122,12 +118,9 @@ def _model(name: str, datasets: Sequence[str], choice: Choice, methods: list[str
     if name == "demo":
         return {"name": "demo", "load": "demo"}
     require_choice((*NETWORKS, "demo"), models=name)
-    clean = [item.partition(":")[0].removesuffix("-c") for item in datasets]
-    load = {item: _weights(item, name, choice) for item in clean}
-    limits = (
-        {"methods": [method for method in methods if method in VIT_METHODS]} if name.startswith("vit") else {}
-    )
-    return {"name": name, "load": load, **limits}
+    load = {clean: _weights(clean, name, choice) for clean in map(clean_name, datasets)}
+    kept = [method for method in methods if method in VIT_METHODS]
+    return {"name": name, "load": load, **({"methods": kept} if name.startswith("vit") else {})}
 
 
 def _weights(dataset: str, model: str, choice: Choice) -> str:

@@ -53,7 +53,9 @@ def model_source(model: Entry, dataset: Entry, seed: int) -> str:
 
 def needs_source(entry: Entry) -> bool:
     """Say whether a method or calibrator needs labelled source data."""
-    asks = entry.name in registry.NEEDS_SOURCE or bool(entry.kind and entry.kind.needs_source)
+    asks = entry.name in registry.NEEDS_SOURCE or bool(
+        entry.kind and getattr(entry.kind.spec, "needs_source", False)
+    )
     return asks or bool(entry.options.get("fitted"))
 
 

@@ -56,7 +56,8 @@ def estimate(plan: BenchPlan) -> Cost:
     images, passes, gigaflops = 0, 0.0, 0.0
     for cell in plan.cells:
         n = cell_images(cell)
-        each = _method(cell) + sum(_calibrator(item) for item in cell.spec["calibrators"].values())
+        method = METHOD_PASSES.get(cell.spec["method"]["name"], 4)
+        each = method + sum(_calibrator(item) for item in cell.spec["calibrators"].values())
         images += n
         passes += n * each
         gigaflops += n * each * _forward(cell)
@@ -81,10 +82,6 @@ def shape(plan: BenchPlan) -> dict[str, Counter[str]]:
     """Return how many cells there are of each data set, model, method, stream and seed."""
     nouns = ("dataset", "model", "method", "stream", "seed")
     return {noun: Counter(str(cell.identity[noun]) for cell in plan.cells) for noun in nouns}
-
-
-def _method(cell: Cell) -> float:
-    return METHOD_PASSES.get(cell.spec["method"]["name"], 4)
 
 
 def _calibrator(item: dict[str, Any]) -> float:

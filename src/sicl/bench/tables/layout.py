@@ -148,8 +148,9 @@ def beside(records: Sequence[Record]) -> list[Sheet]:
     rows = compare_with_paper(group_records(records))
     if not rows:
         return []
+    names = {**{row.calibrator: short_calibrator(row.calibrator) for row in rows}, "accuracy": "accuracy"}
     table = tuple(
-        (f"{row.group.title} / {_named(row.calibrator)}", (row.ours, row.paper, row.ours - row.paper))
+        (f"{row.group.title} / {names[row.calibrator]}", (row.ours, row.paper, row.ours - row.paper))
         for row in rows
     )
     note = "Cumulative ECE, or accuracy, in %. " + over(records)
@@ -168,10 +169,6 @@ def against(records: Sequence[Record]) -> dict[str, Points]:
             title = f"{stream_name(row.group.stream)}, {dataset_name(row.group.dataset)}"
             found.setdefault(title, {}).setdefault(row.calibrator, []).append((row.paper, row.ours))
     return found
-
-
-def _named(calibrator: str) -> str:
-    return short_calibrator(calibrator) if calibrator != "accuracy" else calibrator
 
 
 def _differences(rows: Sequence[Comparison], note: str) -> Sheet:

@@ -54,27 +54,17 @@ class Sheet:
 
     def texts(self, mark: str = "**{}**") -> list[list[str]]:
         """Return every number as it is written, the best in bold."""
+        if self.best == "column":
+            return [list(texts) for texts in zip(*self.turned().texts(mark))]
         found = [[number(value, self.digits) for value in values] for _, values in self.rows]
-        if not self.best:
-            return found
-        down = self.best == "column"
-        compared = [
-            [(i, j) for i, j in line if (self.rows[i][0] if down else self.columns[j]) not in self.aside]
-            for line in self._lines(down)
-        ]
-        for line in compared:
-            known = [(value, i, j) for i, j in line if (value := self.rows[i][1][j]) is not None]
-            lowest = number(min(known)[0], self.digits) if known else ""
-            for _, i, j in known:
-                if found[i][j] == lowest:
-                    found[i][j] = mark.format(lowest)
+        compared = [j for j, name in enumerate(self.columns) if self.best and name not in self.aside]
+        for texts, (_, values) in zip(found, self.rows):
+            known = [value for j in compared if (value := values[j]) is not None]
+            lowest = number(min(known), self.digits) if known else ""
+            for j in compared:
+                if texts[j] == lowest:
+                    texts[j] = mark.format(lowest)
         return found
-
-    def _lines(self, down: bool) -> list[list[tuple[int, int]]]:
-        rows, columns = range(len(self.rows)), range(len(self.columns))
-        return (
-            [[(i, j) for i in rows] for j in columns] if down else [[(i, j) for j in columns] for i in rows]
-        )
 
     def turned(self) -> Sheet:
         """Return the sheet with rows and columns exchanged."""

@@ -77,6 +77,12 @@ class Group:
         """Return the group's name in words."""
         return " · ".join(self.names)
 
+    def means(self, calibrators: Iterable[str], metric: Metric) -> dict[str, tuple[Mean, bool]]:
+        """Return each calibrator's mean, and whether it is the best."""
+        means = {name: mean_metric(self.records, name, metric.key) for name in calibrators}
+        best = mean_winners(means, metric)
+        return {name: (mean, name in best) for name, mean in means.items()}
+
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")
