@@ -64,8 +64,7 @@ class RayCluster:
         try:
             nodes = [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
             settings = replace(settings, device=self._device(settings, nodes))
-            gpus = float(settings.device == "cuda") if self.gpus is None else self.gpus
-            needs = {"CPU": self.cpus, "GPU": gpus}
+            needs = {"CPU": self.cpus, "GPU": self._gpus(settings)}
             room = _room(nodes, needs)
             if not room and self.workers is None:
                 raise OptionError(_no_room(needs))
@@ -90,6 +89,9 @@ class RayCluster:
             return settings.device
         found = self.gpus is None and any(node.get("GPU", 0) > 0 for node in nodes)
         return "cuda" if self.gpus or found else "cpu"
+
+    def _gpus(self, settings: Settings) -> float:
+        return float(settings.device == "cuda") if self.gpus is None else self.gpus
 
 
 class _Actors:

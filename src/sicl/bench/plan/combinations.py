@@ -44,11 +44,10 @@ def model_source(model: Entry, dataset: Entry, seed: int) -> str:
         given = given[clean]
     if not isinstance(given, str):
         raise OptionError(f"`load` must be a text, or a table of texts by data set, got {shown(given)}.")
-    load = given
     words = {"dataset": clean, "model": model.label, "seed": str(seed)}
     for word, value in words.items():
-        load = load.replace(f"{{{word}}}", value)
-    return load
+        given = given.replace(f"{{{word}}}", value)
+    return given
 
 
 def needs_source(entry: Entry) -> bool:
