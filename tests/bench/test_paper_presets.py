@@ -23,9 +23,8 @@ from sicl.bench.paper.show import _print, show_preset
 from sicl.bench.plan.plan import BenchPlan, load_plan
 from sicl.bench.run.runner import run_plan
 from sicl.bench.run.schema import Record
-from sicl.bench.tables import svg
 from sicl.bench.tables.layout import main_table
-from sicl.bench.tables.names import CALIBRATOR_NAMES, method_name, short_domain
+from sicl.bench.tables.names import CALIBRATOR_COLOURS, CALIBRATOR_NAMES, method_name, short_domain
 from sicl.bench.tables.plots import HALF, bars, plot
 from sicl.bench.tables.printed import paper_value
 from sicl.bench.tables.sheets import Sheet, number, pivot
@@ -233,7 +232,7 @@ def test_severities_are_ticks_and_names_do_not_touch() -> None:
 def test_a_calibrator_has_one_colour_everywhere() -> None:
     """The drawings and the report's style sheet agree; an unknown name keeps its own."""
     css = files("sicl.bench.report").joinpath("assets/report.css").read_text()
-    for name, colour in svg.OF_CALIBRATORS.items():
+    for name, colour in CALIBRATOR_COLOURS.items():
         assert f"--{name}: {colour}" in css
         assert colour_of(name) == colour
     assert colour_of("mine") == colour_of("mine") != colour_of("yours")

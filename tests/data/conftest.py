@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sicl.data.cifar import CIFAR10_CLASSES
+from sicl.data.cifar import CIFARS
 
 N_TEST, N_TRAIN = 40, 100
+CIFAR10_CLASSES = CIFARS["cifar10"].classes
 
 
 def _pictures(count: int, seed: int) -> np.ndarray:

@@ -46,16 +46,18 @@ def version() -> None:
     _show_version(True)
 
 
-app.command()(demo.demo)
-app.command()(predict.predict)
-app.command()(watch.watch)
-app.command()(doctor.doctor)
-app.command()(bench.bench)
-app.command()(report.report)
-app.command()(train.train)
-app.add_typer(data.app, name="data")
-app.add_typer(paper.app, name="paper")
-app.add_typer(results.app, name="results")
+for command in (
+    demo.demo,
+    predict.predict,
+    watch.watch,
+    doctor.doctor,
+    bench.bench,
+    report.report,
+    train.train,
+):
+    app.command()(command)
+for name, group in {"data": data.app, "paper": paper.app, "results": results.app}.items():
+    app.add_typer(group, name=name)
 
 
 class Stopped(BaseException):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -46,18 +47,20 @@ RetryFailed = Annotated[bool, typer.Option("--retry-failed", help=HELP["retry_fa
 DryRun = Annotated[bool, typer.Option("--dry-run", help=HELP["dry_run"])]
 
 
-EXECUTOR = ("workers", "address", "gpus", "cpus", "retries", "cell_timeout")
-SETTINGS = ("data", "device", "predictions", "cache", "threads")
+def words(text: str | None) -> list[str]:
+    """Return what an option lists with commas between."""
+    return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 
 def launch(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return how a plan is to be run, as `run_live` takes it, from a command's options by name."""
     from sicl.bench.executors import Settings, make_executor
+    from sicl.bench.executors.ray import RayCluster
 
-    values = {name: options[name] for name in SETTINGS}
+    values, how = ({f.name: options[f.name] for f in fields(kind)} for kind in (Settings, RayCluster))
     places = {name: str(path.absolute()) for name, path in values.items() if isinstance(path, Path)}
     return {
-        "executor": make_executor(options["executor"], **{name: options[name] for name in EXECUTOR}),
+        "executor": make_executor(options["executor"], **how),
         "settings": Settings(**{**values, **places}),
         "retry_failed": options["retry_failed"],
     }

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sicl.cli.bench import words
+
 
 def demo(
     out: Annotated[
@@ -37,13 +39,9 @@ def demo(
     from sicl.bench.run.demo import demo_plan, show_demo, title, write_summary
     from sicl.bench.run.live import run_live
 
-    wanted = {"corruptions": _names(corruptions), "calibrators": _names(calibrators)}
+    wanted = {"corruptions": words(corruptions), "calibrators": words(calibrators)}
     plan = demo_plan(method=method, n=images, **wanted)
     how: dict[str, Any] = {"executor": make_executor(), "settings": Settings(device=device)}
     result = run_live(plan, out, show=show_demo, title=title(method), **how)
     typer.echo(f"Numbers: {write_summary(result.records, out)}")
     raise typer.Exit(1 if result.failed else 0)
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]

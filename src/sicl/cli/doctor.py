@@ -78,7 +78,7 @@ def _about_the_installation() -> None:
     for package in CORE:
         table.add_row(package, importlib.metadata.version(package))
     table.add_row("CPU threads", str(torch.get_num_threads()))
-    table.add_row("GPU", _gpus(torch))
+    table.add_row("GPU", _gpus())
     for package, (extra, purpose) in EXTRAS.items():
         table.add_row(package, _extra(package, extra, purpose))
     console.print(table)
@@ -88,8 +88,9 @@ def _about_the_installation() -> None:
     console.print("self-test: the embedded model runs and SICL attaches to it. All is well.")
 
 
-def _gpus(torch: object) -> str:
-    cuda = torch.cuda  # type: ignore[attr-defined]
+def _gpus() -> str:
+    from torch import cuda
+
     names = [cuda.get_device_name(i) for i in range(cuda.device_count())] if cuda.is_available() else []
     return ", ".join(names) or "none found; everything runs on the CPU"
 

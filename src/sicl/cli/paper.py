@@ -79,7 +79,7 @@ def run(
 ) -> None:
     """Run a table or figure, and put our numbers beside the paper's."""
     options = locals()
-    lists = {key: _split(options[key]) for key in ("datasets", "models", "methods", "corruptions")}
+    lists = {key: bench.words(options[key]) for key in ("datasets", "models", "methods", "corruptions")}
     size = {"seeds": _numbers(seeds), "n": n, "batch_size": batch_size}
     _run(name, {"weights": weights, "quick": quick, **lists, **size}, options)
 
@@ -155,14 +155,10 @@ def _report(
     write_report(records, folder / "report.html", title=name, planned=planned, parts=parts)
 
 
-def _split(text: str | None) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()] if text else []
-
-
 def _numbers(text: str | None) -> list[int]:
     from sicl.errors import OptionError
 
     try:
-        return [int(word) for word in _split(text)]
+        return [int(word) for word in bench.words(text)]
     except ValueError as error:
         raise OptionError(f"`seeds` must be whole numbers with commas between, got {text!r}.") from error

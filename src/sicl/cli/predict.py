@@ -53,13 +53,11 @@ def predict(
     Writes predictions.csv (label, confidence, accepted or not) and one page with the estimated accuracy, the
     pictures to look at first, and warnings. With labels it adds how well all that held.
     """
+    options = locals()
     from sicl.bench.run.machine import choose_device
     from sicl.predict import FolderJob
 
-    where = {"images": images, "out": out, "labels": labels, "classes": classes, "source": source}
-    how = {"method": method, "calibrator": calibrator, "risk": risk, "caution": caution, "order": order}
-    what = {"model": model, "arch": arch, "size": size, "batch": batch, "device": choose_device(device)}
-    _run(FolderJob(**where, **how, **what))  # type: ignore[arg-type]
+    _run(FolderJob(**{**options, "device": choose_device(device)}))
 
 
 def _run(job: FolderJob) -> None:

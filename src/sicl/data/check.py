@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from sicl.data.cifar import CIFARS, layout_of, load_cifar
 from sicl.data.corrupted import ArrayFolder, made_severities, read_c_labels
 from sicl.data.dataset import Dataset, check_labels
-from sicl.data.files import candidates, data_root
-from sicl.data.folders import IMAGENET_C_FOLDERS, IMAGENET_FOLDERS
+from sicl.data.files import KNOWN, candidates, data_root
 from sicl.data.images import Absent, Files
 from sicl.data.load import DATASETS, find_arrays, load_dataset
 from sicl.errors import DataError, SiclError, require_choice
@@ -68,17 +67,10 @@ def locate(name: str, root: Path) -> Path | None:
         return Path("(in the package)")
     if name in CIFARS:
         kind = CIFARS[name]
-        return next((f for f in candidates(root, kind.folders) if layout_of(kind, f) is not None), None)
+        return next((f for f in candidates(root, name) if layout_of(kind, f) is not None), None)
     if name in ("cifar10-c", "cifar100-c"):
         return find_arrays(name.removesuffix("-c"), root)
-    patterns = {
-        "imagenet": (IMAGENET_FOLDERS, "val"),
-        "imagenet-c": (IMAGENET_C_FOLDERS, "*/[1-5]"),
-        "mnist": (("mnist", "MNIST", "MNIST/raw", "data"), "*-images-idx3-ubyte*"),
-        "svhn": (("svhn", "SVHN"), "*_32x32.mat"),
-    }
-    folders, pattern = patterns[name]
-    return next((f for f in candidates(root, folders) if any(f.glob(pattern))), None)
+    return next((f for f in candidates(root, name) if any(f.glob(KNOWN[name]["sign"]))), None)
 
 
 def _check_loadable(name: str, root: Path, deep: bool) -> Iterator[Finding]:
@@ -87,8 +79,7 @@ def _check_loadable(name: str, root: Path, deep: bool) -> Iterator[Finding]:
         try:
             dataset = load_dataset(name, root, split)
             _check_counts(dataset, split)
-            if deep and isinstance(dataset.images, Files):
-                _decode_all(dataset.images)
+            _decode_all(dataset, deep)
         except DataError as error:
             absent = split != "test" and ("not found" in str(error) or "not there" in str(error))
             if not absent:
@@ -104,8 +95,7 @@ def _check_folder(name: str, deep: bool) -> Iterator[Finding]:
     """Count what a user's folder holds."""
     try:
         dataset = load_dataset(name)
-        if deep and isinstance(dataset.images, Files):
-            _decode_all(dataset.images)
+        _decode_all(dataset, deep)
     except DataError as error:
         yield Finding(name, "pictures", False, str(error))
         return
@@ -131,9 +121,10 @@ def _check_counts(dataset: Dataset, split: str) -> None:
         )
 
 
-def _decode_all(images: Files) -> None:
-    for start in range(0, len(images.paths), 256):
-        images[np.arange(start, min(start + 256, len(images.paths)), dtype=np.int64)]
+def _decode_all(dataset: Dataset, deep: bool) -> None:
+    if deep and isinstance(dataset.images, Files):
+        for start in range(0, len(dataset), 256):
+            dataset.images[np.arange(start, min(start + 256, len(dataset)), dtype=np.int64)]
 
 
 def _check_arrays(name: str, root: Path) -> Iterator[Finding]:

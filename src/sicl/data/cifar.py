@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sicl.data.dataset import Dataset, arrays_dataset, check_labels
-from sicl.data.files import candidates
+from sicl.data.files import KNOWN, candidates
 from sicl.data.images import Uint8Images, image_files
 from sicl.data.npy import read_npz
 from sicl.data.sheets import class_names, read_json, read_labels, read_picture, read_row_sheet, read_sheet
@@ -51,13 +52,11 @@ def read_pickle(path: Path) -> dict[str, object]:
         ) from error
     if not isinstance(content, dict):
         raise DataError(f"`{path}` is no CIFAR batch: it holds {type(content).__name__}, not a dictionary.")
-    return {
-        key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key): value
-        for key, value in content.items()
-    }
+    return {_text(key): value for key, value in content.items()}
 
 
-CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 @dataclass(frozen=True)
@@ -65,36 +64,17 @@ class Cifar:
     """What tells the two data sets apart."""
 
     name: str
+    folders: Sequence[str]
     n_classes: int
-    folders: tuple[str, ...]
-    train_files: tuple[str, ...]
+    train_files: Sequence[str]
     test_file: str
     label_key: str
-    meta: tuple[str, str]
-    classes: tuple[str, ...] | None
+    meta: Sequence[str]
+    classes: Sequence[str] = ()
 
 
 CIFARS = {
-    "cifar10": Cifar(
-        "cifar10",
-        10,
-        ("cifar-10-batches-py", "cifar10", "CIFAR-10", "cifar-10"),
-        tuple(f"data_batch_{part}" for part in range(1, 6)),
-        "test_batch",
-        "labels",
-        ("batches.meta", "label_names"),
-        CIFAR10_CLASSES,
-    ),
-    "cifar100": Cifar(
-        "cifar100",
-        100,
-        ("cifar-100-python", "cifar100", "CIFAR-100", "cifar-100"),
-        ("train",),
-        "test",
-        "fine_labels",
-        ("meta", "fine_label_names"),
-        None,
-    ),
+    name: Cifar(name, KNOWN[name]["folders"], **KNOWN[name]["batches"]) for name in ("cifar10", "cifar100")
 }
 
 
@@ -115,7 +95,7 @@ def load_cifar(name: str, root: Path, split: str) -> Dataset:
         DataError: nothing known lies there, or a file is damaged, short or mislabelled.
     """
     kind = CIFARS[name]
-    for folder in candidates(root, kind.folders):
+    for folder in candidates(root, name):
         layout = layout_of(kind, folder)
         if layout is not None:
             return _build(kind, folder, layout, split)
@@ -142,7 +122,7 @@ def layout_of(kind: Cifar, folder: Path) -> str | None:
 
 def _build(kind: Cifar, folder: Path, layout: str, split: str) -> Dataset:
     part = _READERS[layout](kind, folder, split)
-    classes = part.classes or kind.classes
+    classes = part.classes or tuple(kind.classes) or None
     if len(part.images) != len(part.labels):
         raise DataError(
             f"`{folder}` ({layout}) has {len(part.images)} images but {len(part.labels)} labels in its "
@@ -158,11 +138,7 @@ def _read_batches(kind: Cifar, folder: Path, split: str) -> _Part:
     images, labels = zip(*(_read_batch(folder / file, kind.label_key) for file in files))
     meta = folder / kind.meta[0]
     names = read_pickle(meta).get(kind.meta[1]) if meta.is_file() else None
-    classes = (
-        tuple(n.decode("utf-8", "replace") if isinstance(n, bytes) else str(n) for n in names)
-        if isinstance(names, list)
-        else None
-    )
+    classes = tuple(map(_text, names)) if isinstance(names, list) else None
     return _Part(np.concatenate(images), np.concatenate(labels), classes)
 
 

@@ -165,12 +165,10 @@ def check_labels(labels: NDArray[np.int64], n_classes: int, where: str) -> None:
 
 def split_positions(count: int, split: str) -> Positions:
     """Return the training positions (i % 10 != 9) or the held-out source validation ones (i % 10 == 9)."""
-    every = np.arange(count, dtype=np.int64)
-    if split == "train":
-        return np.flatnonzero(every % 10 != 9).astype(np.int64)
-    if split == "val":
-        return np.flatnonzero(every % 10 == 9).astype(np.int64)
-    raise OptionError(f"`split` must be train, val or test; got {split!r}.")
+    if split not in ("train", "val"):
+        raise OptionError(f"`split` must be train, val or test; got {split!r}.")
+    held_out = np.arange(count) % 10 == 9
+    return np.flatnonzero(held_out if split == "val" else ~held_out).astype(np.int64)
 
 
 def arrays_dataset(

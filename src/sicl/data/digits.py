@@ -6,7 +6,7 @@ import gzip
 import math
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -86,18 +86,19 @@ def load_mnist(root: Path, split: str) -> Dataset:
     """Load MNIST from its IDX files (plain or gzipped) as 28-pixel grey images in three channels."""
     stem = "t10k" if split == "test" else "train"
     name = f"{stem}-images-idx3-ubyte"
-    images_path = _find(root, ("mnist", "MNIST", "MNIST/raw", "data"), (name, f"{name}.gz"), "mnist")
+    images_path = _find(candidates(root, "mnist"), (name, f"{name}.gz"), "mnist", root)
     labels_name = f"{stem}-labels-idx1-ubyte"
-    labels_path = _find(images_path.parent, (), (labels_name, f"{labels_name}.gz"), "mnist")
+    folder = images_path.parent
+    labels_path = _find([folder], (labels_name, f"{labels_name}.gz"), "mnist", folder)
     grey, labels = read_idx(images_path, "images"), read_idx(labels_path, "labels").astype(np.int64)
     images = np.repeat(grey[..., None], 3, axis=-1)
-    return arrays_dataset("mnist", images, labels, DIGITS, split, path=str(images_path.parent))
+    return arrays_dataset("mnist", images, labels, DIGITS, split, path=str(folder))
 
 
 def load_svhn(root: Path, split: str) -> Dataset:
     """Load SVHN's cropped digits from `test_32x32.mat` or `train_32x32.mat`."""
     name = "test_32x32.mat" if split == "test" else "train_32x32.mat"
-    path = _find(root, ("svhn", "SVHN"), (name,), "svhn")
+    path = _find(candidates(root, "svhn"), (name,), "svhn", root)
     content = read_mat(path)
     images, labels = content.get("X"), content.get("y")
     sound = (
@@ -137,8 +138,8 @@ def read_idx(path: Path, kind: str) -> NDArray[np.uint8]:
     return values.reshape(header[1:])
 
 
-def _find(root: Path, folders: tuple[str, ...], names: tuple[str, ...], dataset: str) -> Path:
-    for folder in candidates(root, folders):
+def _find(folders: Iterable[Path], names: tuple[str, ...], dataset: str, root: Path) -> Path:
+    for folder in folders:
         for name in names:
             if (folder / name).is_file():
                 return folder / name

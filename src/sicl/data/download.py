@@ -210,14 +210,11 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path, archive
 
 def _move(entry: Path, target: Path) -> Path:
     """Put an unpacked entry into place; an older one of that name is swapped out, never mixed with the new."""
+    old = target.with_name(f".old-{os.getpid()}-{target.name}")
     if target.exists():
-        old = target.with_name(f".old-{os.getpid()}-{target.name}")
         target.replace(old)
-        entry.replace(target)
-        if old.is_dir():
-            shutil.rmtree(old)
-        else:
-            old.unlink()
-        return target
     entry.replace(target)
+    if old.is_dir():
+        shutil.rmtree(old)
+    old.unlink(missing_ok=True)
     return target

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from sicl.errors import DataError, require_path
 
 ENVIRONMENT = "SICL_DATA"
 MOST_BYTES = 2**30
 """The most bytes that one packed file may hold (SVHN's largest has a quarter of it)."""
+
+
+def embedded(room: str, name: str) -> Any:
+    """Return what a JSON file of the package holds."""
+    return json.loads(files(room).joinpath(name).read_text(encoding="utf-8"))
+
+
+KNOWN: dict[str, dict[str, Any]] = embedded("sicl.data", "datasets.json")
+"""The data sets by name: what they are, the folders they lie in, the sign of such a folder, CIFAR's batches."""
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
@@ -23,9 +34,10 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
     return Path(os.path.expanduser(chosen))
 
 
-def candidates(root: Path, names: Iterable[str]) -> list[Path]:
-    """Return the folders under `root` that may hold a data set: the named ones, then `root` itself."""
-    return [folder for folder in (*(root / name for name in names), root) if folder.is_dir()]
+def candidates(root: Path, dataset: str) -> list[Path]:
+    """Return the folders under `root` that may hold a data set: those it usually lies in, then `root` itself."""
+    named = (root / name for name in KNOWN[dataset]["folders"])
+    return [folder for folder in (*named, root) if folder.is_dir()]
 
 
 def require_size(path: Path, n_bytes: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,14 +14,13 @@ from numpy.typing import NDArray
 from sicl.data.corrupted import ImageFolders
 from sicl.data.dataset import UNLABELLED, Dataset, split_positions
 from sicl.data.files import candidates
-from sicl.data.images import Absent, Files, Images, Positions, first_image_size, image_files
+from sicl.data.images import Absent, Files, Images, Positions, image_files
 from sicl.errors import DataError, OptionError
+from sicl.pictures import picture_size
 
 if TYPE_CHECKING:
     from sicl.models.preprocess import Preprocess
 
-IMAGENET_FOLDERS = ("imagenet", "ImageNet", "ILSVRC2012")
-IMAGENET_C_FOLDERS = ("ImageNet-C", "imagenet-c")
 PROTOCOLS = ("50k", "5k", "1k")
 """The whole validation set; the first five images of each class by file name; the first one of each class."""
 
@@ -34,23 +34,19 @@ def load_imagenet(root: Path, split: str, protocol: str = "50k") -> Dataset:
         protocol: "50k", "5k", "1k", a number of images a class as "per-class-N", or a text file with one
             `<class>/<file>` a line.
     """
-    folder = _find(root, IMAGENET_FOLDERS, "val" if split == "test" else "train")
+    folder = _find(root, "val" if split == "test" else "train")
     files, labels, classes = _listing(folder)
     chosen = choose(files, labels, protocol) if split == "test" else split_positions(len(files), split)
-    indices = chosen if split == "test" else np.arange(len(files), dtype=np.int64)[chosen]
     images = Files([folder / files[i] for i in chosen], 224, 256)
     provenance = _provenance("imagenet", split, protocol, folder, [files[i] for i in chosen])
-    return Dataset("imagenet", images, labels[chosen], classes, indices, provenance)
+    return Dataset("imagenet", images, labels[chosen], classes, chosen, provenance)
 
 
 def load_imagenet_c(root: Path, protocol: str = "50k") -> Dataset:
     """Load ImageNet-C; where its folders are missing, corruptions are made from ImageNet's validation images."""
-    base = next(filter(None, map(_a_severity, candidates(root, IMAGENET_C_FOLDERS))), None)
+    base = next(filter(None, map(_a_severity, candidates(root, "imagenet-c"))), None)
     if base is None:
-        clean = load_imagenet(root, "test", protocol)
-        return Dataset(
-            "imagenet-c", clean.images, clean.labels, clean.classes, clean.indices, clean.provenance
-        )
+        return replace(load_imagenet(root, "test", protocol), name="imagenet-c")
     folder = base.parent.parent
     files, labels, classes = _listing(base)
     chosen = choose(files, labels, protocol)
@@ -69,21 +65,9 @@ def load_folder(path: Path, *, preprocess: Preprocess | None = None) -> Dataset:
         path: the folder.
         preprocess: the model's, which says size, resize and crop; None takes the first picture's shorter side.
     """
-    if not path.is_dir():
-        raise DataError(f"`{path}` is no folder; give `folder:PATH` a folder of images.")
-    found = {entry: image_files(entry) for entry in path.iterdir() if entry.is_dir()}
-    groups = in_order(entry for entry, files in found.items() if files)
-    named = [(file, label) for label, group in enumerate(groups) for file in found[group]]
-    named = named or [(file, UNLABELLED) for file in image_files(path)]
-    if not named:
-        raise DataError(
-            f"`{path}` has no images (png, jpg, jpeg, webp, bmp), neither directly nor in class folders."
-        )
-    paths = [file for file, _ in named]
-    side = preprocess.size if preprocess else first_image_size(paths[0])
-    labels = np.array([label for _, label in named], np.int64)
+    paths, labels, classes = _pictures(path)
+    side = preprocess.size if preprocess else min(picture_size(paths[0]))
     provenance = _provenance("folder", "test", "all", path, [str(file.relative_to(path)) for file in paths])
-    classes = tuple(group.name for group in groups) or None
     dataset = Dataset(f"folder:{path.name}", Files(paths, side, side), labels, classes, provenance=provenance)
     return dataset.prepared(preprocess)
 
@@ -94,12 +78,23 @@ def count_folder(path: Path) -> int:
     Raises:
         DataError: there are none.
     """
+    return len(_pictures(path)[0])
+
+
+def _pictures(path: Path) -> tuple[list[Path], NDArray[np.int64], tuple[str, ...] | None]:
+    """Return a folder's pictures with their labels and the classes: those of class folders, else its own."""
     if not path.is_dir():
         raise DataError(f"`{path}` is no folder; give `folder:PATH` a folder of images.")
-    found = sum(len(image_files(entry)) for entry in path.iterdir() if entry.is_dir())
-    if not found and not (found := len(image_files(path))):
-        raise DataError(f"`{path}` has no images, neither directly nor in class folders.")
-    return found
+    found = {entry: image_files(entry) for entry in path.iterdir() if entry.is_dir()}
+    groups = in_order(entry for entry, files in found.items() if files)
+    named = [(file, label) for label, group in enumerate(groups) for file in found[group]]
+    named = named or [(file, UNLABELLED) for file in image_files(path)]
+    if not named:
+        raise DataError(
+            f"`{path}` has no images (png, jpg, jpeg, webp, bmp), neither directly nor in class folders."
+        )
+    labels = np.array([label for _, label in named], np.int64)
+    return [file for file, _ in named], labels, tuple(group.name for group in groups) or None
 
 
 def in_order(folders: Iterable[Path]) -> list[Path]:
@@ -153,8 +148,8 @@ def _listing(folder: Path) -> tuple[list[str], NDArray[np.int64], tuple[str, ...
     return files, np.array(labels, np.int64), tuple(classes)
 
 
-def _find(root: Path, names: tuple[str, ...], part: str) -> Path:
-    for folder in candidates(root, names):
+def _find(root: Path, part: str) -> Path:
+    for folder in candidates(root, "imagenet"):
         if (folder / part).is_dir():
             return folder / part
     raise DataError(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from sicl.data.download import Progress, download, unpack, wrong_checksum
-from sicl.data.files import data_root
+from sicl.data.files import data_root, embedded
 from sicl.data.load import DATASETS
 from sicl.errors import DataError, OptionError, nearest, require_choice
 
@@ -43,12 +41,10 @@ class Archive:
         return self.url.rsplit("/", 1)[1].partition("?")[0]
 
 
-def _published() -> dict[str, dict[str, Archive]]:
-    table = json.loads(files("sicl.data").joinpath("archives.json").read_text(encoding="utf-8"))
-    return {name: {part: Archive(**entry) for part, entry in parts.items()} for name, parts in table.items()}
-
-
-ARCHIVES = _published()
+ARCHIVES: dict[str, dict[str, Archive]] = {
+    name: {part: Archive(**entry) for part, entry in parts.items()}
+    for name, parts in embedded("sicl.data", "archives.json").items()
+}
 """The archives of each data set, by part."""
 
 

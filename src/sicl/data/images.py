@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from sicl.errors import DataError
-from sicl.pictures import MOST_PIXELS, picture_size, read_rgb
+from sicl.pictures import MOST_PIXELS, read_rgb
 
 if TYPE_CHECKING:
     from sicl.models.preprocess import Preprocess
@@ -175,8 +175,3 @@ def prepared(images: Images, preprocess: Preprocess) -> Images:
 def image_files(folder: Path) -> list[Path]:
     """Return the image files directly in `folder`, sorted by name."""
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
-
-
-def first_image_size(path: Path) -> int:
-    """Return the shorter side of an image file without decoding it."""
-    return min(picture_size(path))

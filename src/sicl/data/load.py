@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from dataclasses import replace
 from importlib.resources import files
@@ -16,7 +15,7 @@ from sicl.data.cifar import CIFARS, load_cifar
 from sicl.data.corrupted import ArrayFolder, made_severities, read_c_labels
 from sicl.data.dataset import Dataset, arrays_dataset, check_labels
 from sicl.data.digits import load_mnist, load_svhn
-from sicl.data.files import candidates, data_root
+from sicl.data.files import KNOWN, candidates, data_root, embedded
 from sicl.data.folders import load_folder, load_imagenet, load_imagenet_c
 from sicl.data.images import Absent, Images, Noise
 from sicl.data.sheets import read_sheet
@@ -31,22 +30,9 @@ from sicl.errors import (
     shown,
 )
 
-DATASETS = {
-    "demo": "1,500 + 400 CIFAR-10 test images inside the package",
-    "cifar10": "CIFAR-10: python batches, class folders, npz or sheets",
-    "cifar100": "CIFAR-100: python batches, class folders, npz or sheets",
-    "cifar10-c": "CIFAR-10-C: published or made .npy files, else made from CIFAR-10 while streaming",
-    "cifar100-c": "CIFAR-100-C: published or made .npy files, else made from CIFAR-100 while streaming",
-    "imagenet": "ImageNet validation folders; imagenet:5k and imagenet:1k are subsets",
-    "imagenet-c": "ImageNet-C folders, else made from ImageNet while streaming; imagenet-c:5k, imagenet-c:1k",
-    "mnist": "MNIST digits (out-of-distribution samples)",
-    "svhn": "SVHN digits (out-of-distribution samples)",
-    "noise": "uniform noise (out-of-distribution samples)",
-    "folder:PATH": "any folder of images",
-}
+DATASETS: dict[str, str] = {name: told["what"] for name, told in KNOWN.items()}
 """The known names, and what they are."""
 
-C_FOLDERS = {"cifar10": ("CIFAR-10-C", "cifar10-c"), "cifar100": ("CIFAR-100-C", "cifar100-c")}
 N_NOISE = 10_000
 _PROBE = 1 << 16
 
@@ -133,7 +119,7 @@ def _load_cifar_c(clean_name: str, root: Path, split: str) -> Dataset:
 def find_arrays(clean_name: str, root: Path) -> Path | None:
     """Return the folder with a -C data set's `labels.npy`, if there is one."""
     telling = ("labels.npy", "gaussian_noise.npy", "brightness.npy")
-    folders = candidates(root, C_FOLDERS[clean_name])
+    folders = candidates(root, f"{clean_name}-c")
     return next((folder for folder in folders if any((folder / name).is_file() for name in telling)), None)
 
 
@@ -143,7 +129,7 @@ def _clean_or_absent(
     try:
         clean = load_cifar(clean_name, root, "test")
     except DataError as error:
-        return Absent((len(labels), 32, 32, 3), str(error)), CIFARS[clean_name].classes
+        return Absent((len(labels), 32, 32, 3), str(error)), tuple(CIFARS[clean_name].classes) or None
     if not np.array_equal(clean.labels, labels):
         raise DataError(
             f"the labels of {clean_name}-c and of {clean_name} under `{root}` differ: one of them is mislabelled or "
@@ -178,10 +164,9 @@ def load_demo(split: str = "test") -> Dataset:
         raise OptionError(
             f"the demo data have the splits test and val, got {split!r}; load cifar10 to train."
         )
-    folder = files("sicl.data") / "_embedded"
-    content = json.loads((folder / "labels.json").read_text())
+    content = embedded("sicl.data", "_embedded/labels.json")
     labels = np.array(content["labels"], np.int64)
-    with (folder / "cifar10-test-1900.webp").open("rb") as file:
+    with (files("sicl.data") / "_embedded" / "cifar10-test-1900.webp").open("rb") as file:
         images = read_sheet(file, count=len(labels))
     part = slice(0, N_TEST) if split == "test" else slice(N_TEST, None)
     classes = tuple(content["classes"])

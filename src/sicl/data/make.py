@@ -17,9 +17,9 @@ from PIL import Image
 from sicl.data.cifar import CIFARS
 from sicl.data.corrupted import MANIFEST, SEVERITIES
 from sicl.data.dataset import Dataset
-from sicl.data.files import written
+from sicl.data.files import KNOWN, written
 from sicl.data.images import Files, Uint8Images
-from sicl.data.load import C_FOLDERS, load_dataset
+from sicl.data.load import load_dataset
 from sicl.data.npy import map_npy, write_npy
 from sicl.data.sheets import read_json
 from sicl.errors import DataError, OptionError, require_choice, require_positive
@@ -191,7 +191,7 @@ def target_folder(name: str) -> str:
     """Return the official folder name of a data set's -C version."""
     base, _, option = name.partition(":")
     if base in CIFARS:
-        return C_FOLDERS[base][0]
+        return str(KNOWN[f"{base}-c"]["folders"][0])
     if base == "imagenet":
         return "ImageNet-C"
     if base in ("folder", "demo"):

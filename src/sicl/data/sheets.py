@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from sicl.data.files import written
 from sicl.data.images import Uint8Images
 from sicl.errors import DataError, InputError, is_integer, reason
 from sicl.pictures import read_rgb
@@ -35,12 +36,11 @@ def write_sheet(path: Path, images: Uint8Images, *, columns: int = 100, method: 
     grid = np.zeros((rows * columns, height, width, 3), np.uint8)
     grid[:count] = images
     sheet = grid.reshape(rows, columns, height, width, 3).swapaxes(1, 2).reshape(rows * height, -1, 3)
-    part = path.with_name(path.name + ".part")
     options: dict[str, object] = {"lossless": True, "quality": 100, "method": method}
-    Image.fromarray(sheet).save(
-        part, format=path.suffix[1:].upper(), **(options if path.suffix == ".webp" else {})
-    )
-    part.replace(path)
+    with written(path) as file:
+        Image.fromarray(sheet).save(
+            file, format=path.suffix[1:].upper(), **(options if path.suffix == ".webp" else {})
+        )
 
 
 def read_sheet(source: Path | IO[bytes], *, size: int = 32, count: int | None = None) -> Uint8Images:

@@ -47,7 +47,7 @@ class ConfidenceMetric(Metric):
         """Return the metric over all batches so far."""
         return torch.tensor(self.value(dim_zero_cat(self.confidence), dim_zero_cat(self.correct)))
 
-    def value(self, confidence: Tensor, correct: Tensor) -> float:
+    def value(self, confidence: Tensor, correct: Tensor, /) -> float:
         """Return the number; a subclass says which."""
         raise NotImplementedError
 
@@ -66,7 +66,7 @@ class ExpectedCalibrationError(ConfidenceMetric):
         super().__init__(**options)
         self.n_bins = n_bins
 
-    def value(self, confidence: Tensor, correct: Tensor) -> float:
+    def value(self, confidence: Tensor, correct: Tensor, /) -> float:
         """Return the error."""
         return expected_calibration_error(confidence, correct, n_bins=self.n_bins)
 
@@ -75,27 +75,18 @@ class Brier(ConfidenceMetric):
     """Mean squared distance of confidence and correctness; see `sicl.metrics.brier_score`."""
 
     higher_is_better = False
-
-    def value(self, confidence: Tensor, correct: Tensor) -> float:
-        """Return the score."""
-        return brier_score(confidence, correct)
+    value = staticmethod(brier_score)
 
 
 class Auroc(ConfidenceMetric):
     """How well confidence tells right from wrong; see `sicl.metrics.auroc`."""
 
     higher_is_better = True
-
-    def value(self, confidence: Tensor, correct: Tensor) -> float:
-        """Return the area."""
-        return auroc(confidence, correct)
+    value = staticmethod(auroc)
 
 
 class Aurc(ConfidenceMetric):
     """Area under the risk-coverage curve; see `sicl.metrics.aurc`."""
 
     higher_is_better = False
-
-    def value(self, confidence: Tensor, correct: Tensor) -> float:
-        """Return the area."""
-        return aurc(confidence, correct)
+    value = staticmethod(aurc)

@@ -24,6 +24,9 @@ from sicl.data.images import Positions, Uint8Images
 from sicl.data.npy import map_npy, write_npy
 from sicl.errors import DataError, require_positive
 
+Make = Callable[[], Iterable[Uint8Images]]
+"""Makes an array's images, chunk by chunk."""
+
 
 @dataclass
 class ImageCache:
@@ -44,7 +47,7 @@ class ImageCache:
     def __post_init__(self) -> None:
         require_positive(max_bytes=self.max_bytes)
 
-    def get(self, key: str, shape: tuple[int, ...], make: Callable[[], Iterable[Uint8Images]]) -> Uint8Images:
+    def get(self, key: str, shape: tuple[int, ...], make: Make) -> Uint8Images:
         """Return the array under `key`, making it from chunks if it is new."""
         return self._from_disk(key, shape, make) if self.folder else self._from_memory(key, shape, make)
 
@@ -52,9 +55,7 @@ class ImageCache:
         """Return the checksum of the pixels under `key`, once they have been used."""
         return self._checksums.get(key)
 
-    def _from_memory(
-        self, key: str, shape: tuple[int, ...], make: Callable[[], Iterable[Uint8Images]]
-    ) -> Uint8Images:
+    def _from_memory(self, key: str, shape: tuple[int, ...], make: Make) -> Uint8Images:
         array = self._memory.pop(key, None)
         if array is None:
             array = np.empty(shape, np.uint8)
@@ -66,9 +67,7 @@ class ImageCache:
             self._memory.popitem(last=False)
         return array
 
-    def _from_disk(
-        self, key: str, shape: tuple[int, ...], make: Callable[[], Iterable[Uint8Images]]
-    ) -> Uint8Images:
+    def _from_disk(self, key: str, shape: tuple[int, ...], make: Make) -> Uint8Images:
         assert self.folder is not None
         if key in self._mapped:
             return self._mapped[key]
@@ -92,7 +91,7 @@ class ImageCache:
         self._mapped[key] = array
         return array
 
-    def _write(self, key: str, shape: tuple[int, ...], make: Callable[[], Iterable[Uint8Images]]) -> Path:
+    def _write(self, key: str, shape: tuple[int, ...], make: Make) -> Path:
         assert self.folder is not None
         self.folder.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256()

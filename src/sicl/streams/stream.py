@@ -234,16 +234,13 @@ class OpenStream:
         key, wanted = self._keys[domain]
         shape = (len(wanted), *self.dataset.images.shape[1:])
         step = max(1, CHUNK_BYTES // int(np.prod(shape[1:])))
-        kept = cache.get(key, shape, lambda: (self._make(name, part) for part in _split(wanted, step)))
+        starts = range(0, len(wanted), step)
+        kept = cache.get(key, shape, lambda: (self._make(name, wanted[at : at + step]) for at in starts))
         return kept[np.searchsorted(wanted, positions)]
 
     def _make(self, name: str, positions: Positions) -> Uint8Images:
         severity, seed = self.settings.severity, self.settings.corruption_seed
         return self.dataset.read(positions, name, severity=severity, seed=seed, device=self.device)
-
-
-def _split(positions: Positions, step: int) -> Iterator[Positions]:
-    return (positions[start : start + step] for start in range(0, len(positions), step))
 
 
 def fit(images: Images, size: int) -> Images:

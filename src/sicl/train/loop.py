@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sicl.data.files import written
 from sicl.errors import DataError, InputError, OptionError
 from sicl.models.checkpoint import save_checkpoint
 from sicl.train.augment import apply_mix, augment, draw_mix, pad_images, to_float
@@ -97,9 +98,8 @@ def write_resume(
 ) -> None:
     """Write the state after an epoch aside, then rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    torch.save({"format": _FORMAT, "key": key, "state": state, "history": history}, part)
-    part.replace(path)
+    with written(path) as file:
+        torch.save({"format": _FORMAT, "key": key, "state": state, "history": history}, file)
 
 
 def read_resume(
@@ -265,7 +265,7 @@ def fit(
     target = torch.device(device)
     _check(spec, images, labels)
     run = _Training(spec, _to_device(images, target), _to_device(labels, target), compile_model)
-    key = f"{spec.to_json()} {_fingerprint(images)} {_fingerprint(labels)}"
+    key = f"{spec.to_json()} {zlib.crc32(images.tobytes())} {zlib.crc32(labels.tobytes())}"
     state, history = (None, []) if resume is None else read_resume(Path(resume), key, target)
     if state is not None:
         run.load_state_dict(state)
@@ -314,10 +314,6 @@ def _fresh_model(spec: TrainSpec) -> nn.Module:
         # The CPU generator only: `torch.manual_seed` would move the CUDA ones too, which the fork does not restore.
         torch.default_generator.manual_seed(spec.seed)
         return spec.model.build()
-
-
-def _fingerprint(array: NDArray[np.generic]) -> int:
-    return zlib.crc32(array.tobytes())
 
 
 def _to_device(array: NDArray[np.generic], device: torch.device) -> Tensor:

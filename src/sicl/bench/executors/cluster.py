@@ -84,8 +84,11 @@ def require_answer(address: str) -> None:
     form = FORM.fullmatch(address)
     if form is None:
         raise OptionError(f"`address` must be auto, HOST:PORT or ray://HOST:PORT, got {address!r}.")
-    if address.startswith("ray://"):
-        _require_client()
+    if address.startswith("ray://") and importlib.util.find_spec("grpc") is None:
+        raise OptionError(
+            "an `address` with ray:// needs Ray's client, here and on the cluster's head; install it with "
+            '`pip install "ray[client]"`.'
+        )
     if form["host"]:
         _require_listener(address, form["host"].strip("[]"), int(form["port"]))
     problem = _ask(address, PATIENCE_S)
@@ -122,14 +125,6 @@ def own_paths() -> list[str]:
     found = dict.fromkeys(os.path.abspath(path) for path in sys.path)
     library = (*known, *(os.path.join(path, "lib-dynload") for path in known))
     return [path for path in found if os.path.isdir(path) and os.path.realpath(path) not in library]
-
-
-def _require_client() -> None:
-    if importlib.util.find_spec("grpc") is None:
-        raise OptionError(
-            "an `address` with ray:// needs Ray's client, here and on the cluster's head; install it with "
-            '`pip install "ray[client]"`.'
-        )
 
 
 def _require_listener(address: str, host: str, port: int) -> None:

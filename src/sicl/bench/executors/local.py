@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
-from typing import Any
 
 from sicl.bench.executors.base import Emit, Finished, Settings, Started, Stepped, Waiting
 from sicl.bench.plan.cell import Cell
@@ -214,7 +213,7 @@ def _work(connection: Connection, index: int, settings: Settings) -> None:
     for name in ("SIGINT", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-    from sicl.bench.run.run import run_cell
+    from sicl.bench.run.run import Progress, run_cell
 
     try:
         shelf = settings.shelf(index)
@@ -222,36 +221,21 @@ def _work(connection: Connection, index: int, settings: Settings) -> None:
         with suppress(OSError):
             connection.send(("fault", f"{type(error).__name__}: {error}"))
         return
-    teller = _Teller(connection)
-    while (cell := _next(connection)) is not None:
-        try:
+    last = 0.0
+
+    def tell(progress: Progress) -> None:
+        # At most a few times a second: a small model makes hundreds of batches in that time.
+        nonlocal last
+        if time.monotonic() - last > 0.2:
+            last = time.monotonic()
+            connection.send(("step", progress))
+
+    # An error of the pipe: the parent was killed, and nobody wants this any more.
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        for cell in iter(connection.recv, None):
             connection.send(("begun", None))
-            outcome = run_cell(cell, shelf, predictions=settings.predictions, on_batch=teller.step)
+            outcome = run_cell(cell, shelf, predictions=settings.predictions, on_batch=tell)
             connection.send(("done", outcome))
-        except (BrokenPipeError, ConnectionResetError):  # The parent was killed; nobody wants this any more.
-            return
-
-
-def _next(connection: Connection) -> Cell | None:
-    try:
-        cell: Cell | None = connection.recv()
-    except EOFError:
-        return None
-    return cell
-
-
-class _Teller:
-    """Tells progress at most a few times a second: a small model makes hundreds of batches in that time."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._last = 0.0
-
-    def step(self, progress: Any) -> None:
-        now = time.monotonic()
-        if now - self._last > 0.2:
-            self._last = now
-            self._connection.send(("step", progress))
 
 
 @contextmanager

@@ -128,7 +128,8 @@ class _Actors:
             # Never without a limit: a cluster that is gone does not say so, it only answers no more.
             ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=beat)
             for result in ready:
-                self._receive(result)
+                task = self._running.pop(result)
+                self._settle(task, self._outcome(result, task.cell))
             self._end_late()
             if ready or bounded(lambda: is_here(self._ray)):
                 seen = time.monotonic()
@@ -148,10 +149,6 @@ class _Actors:
                 reason = f"it took longer than {self._limit:g} s"
                 self._settle(self._running.pop(result), self._again(task.cell, reason))
 
-    def _receive(self, result: Any) -> None:
-        task = self._running.pop(result)
-        self._settle(task, self._outcome(result, task.cell))
-
     def _settle(self, task: _Task, outcome: CellOutcome | None) -> None:
         """Tell what came of a cell, and give its worker, or a new one, the next."""
         actor = task.actor
@@ -169,7 +166,10 @@ class _Actors:
             outcome: CellOutcome = self._ray.get(result)
         except self._ray.exceptions.RayError as error:
             if getattr(error, "actor_init_failed", False):
-                raise SetupError(_no_start(error)) from error
+                raise SetupError(
+                    f"a worker cannot start on the Ray cluster ({_last(error)}); every machine of it needs `sicl` and "
+                    "the plan's own modules as this one has them, and a GPU if the device is cuda."
+                ) from error
             return self._again(cell, "its worker was lost", f" ({_last(error)})")
         return outcome
 
@@ -211,13 +211,6 @@ class _Actor:
         from sicl.bench.run.run import run_cell
 
         return run_cell(cell, self._shelf, predictions=self._settings.predictions)
-
-
-def _no_start(error: Exception) -> str:
-    return (
-        f"a worker cannot start on the Ray cluster ({_last(error)}); every machine of it needs `sicl` and the plan's "
-        "own modules as this one has them, and a GPU if the device is cuda."
-    )
 
 
 def _last(error: Exception) -> str:

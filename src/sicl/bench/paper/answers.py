@@ -4,49 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
-from sicl.bench.paper.claims import CLAIMS, Claim
-from sicl.bench.paper.evidence import MAIN, OLDER, QUICK, RESNET18, UNKNOWN, Answer, Evidence, by, ece
+from sicl.bench.paper.claims import CLAIMS, QUICK_RUNS, RUNS, SHORT_READINGS, Claim
+from sicl.bench.paper.evidence import MAIN, OLDER, QUICK, RESNET18, UNKNOWN, Answer, Evidence
 from sicl.bench.paper.presets import METHODS
 from sicl.bench.run.schema import Record
-from sicl.bench.tables.layout import Setting, against
+from sicl.bench.tables.layout import against
 from sicl.bench.tables.names import CALIBRATOR_NAMES, calibrator_name, dataset_name, model_name, stream_name
 from sicl.bench.tables.plots import Plot, bars, dots, lines, scatter
 from sicl.bench.tables.sheets import Sheet
+from sicl.bench.tables.summary import by, mean_percent
 from sicl.data.files import write_atomic
 from sicl.errors import DataError
-
-FULL = "--weights DIR --device cuda --n 4992 --seeds 0,1"
-_FIGURES = ("figure2", "figure3", "figure6", "figure7ab", "figure7c", "figure8a", "figure8b")
-RUNS = {
-    "table2": f"sicl paper run table2 --datasets cifar10-c,cifar100-c --models resnet50,vit_tiny {FULL}",
-    "table3": f"sicl paper run table3 {FULL}",
-    "table4": f"sicl paper run table4 {FULL}",
-    "resnet18-dynamic": "sicl bench results/plans/resnet18-dynamic.toml --device cuda",
-    "resnet50-cifar10-c": "sicl paper run table2 --datasets cifar10-c --models resnet50 --seeds 0 --n 640",
-    "vit-cifar10-c": "sicl paper run table2 --datasets cifar10-c --models vit --seeds 0 --n 640",
-    "resnet18-collapse": "sicl bench results/plans/resnet18-collapse.toml --device cuda",
-    "imagenet-resnet50": "sicl bench results/plans/imagenet-resnet50.toml --device cuda",
-    **{name: f"sicl paper run {name} --models resnet18 {FULL}" for name in _FIGURES},
-}
-"""The command behind every run that a claim is measured on."""
-_EMBEDDED = "--datasets demo --models demo"
-QUICK_RUNS = {
-    "table2": "sicl paper run table2 --quick --methods tent,eata,sar,rotta,sotta "
-    "--corruptions gaussian_noise,glass_blur,fog,contrast,jpeg_compression",
-    "figure2": "sicl paper run figure2 --quick",
-    "figure3": "sicl paper run figure3 --quick",
-    "figure6": "sicl paper run figure6 --quick --methods tent,sar,sotta",
-    "figure7ab": "sicl paper run figure7ab --quick",
-    "figure7c": "sicl paper run figure7c --quick",
-    "figure8a": "sicl paper run figure8a --quick",
-    "figure8b": f"sicl paper run figure8b {_EMBEDDED} --n 512 --seeds 0,1 "
-    "--corruptions gaussian_noise,contrast,jpeg_compression",
-}
-"""The same on the embedded model, on a CPU; figure 8b needs MNIST (`sicl data get mnist`)."""
 
 ORDERS = {"by class": "sorted by class", "iid": "in random order"}
 _BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
@@ -96,17 +69,15 @@ def claims_table(evidence: Evidence) -> str:
         "| the paper says | where | verdict | full size | embedded model | runs |",
         "|---|---|---|---|---|---|",
     ]
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for claim in CLAIMS:
         full = claim.measure(evidence)
         small = claim.measure(quick) if quick and claim.runs else UNKNOWN
         verdict = _verdict(full, small)
-        counts[verdict] = counts.get(verdict, 0) + 1
+        counts[verdict] += 1
         cells = [claim.text, claim.where, verdict, _told(full), _told(small), _source(claim)]
         lines.append(f"| {' | '.join(cells)} |")
-    told = ", ".join(
-        f"{n} {name}" for name, n in sorted(counts.items(), key=lambda item: item[0].strip("()"))
-    )
+    told = ", ".join(f"{counts[name]} {name}" for name in sorted(counts, key=lambda name: name.strip("()")))
     return "\n".join([*lines, "", f"{len(CLAIMS)} claims: {told}."])
 
 
@@ -164,27 +135,17 @@ def _recorded(evidence: Evidence | None, name: str) -> str:
 
 def results_table(evidence: Evidence) -> str:
     """Return the mean cumulative ECE of every calibrator by network, data set and stream, as Markdown."""
-    groups: dict[tuple[str, str, str], list[Setting]] = {}
-    for one in evidence.settings():
-        groups.setdefault((one.model, one.dataset, one.stream), []).append(one)
-    names = [
-        name for name in CALIBRATOR_NAMES if any(name in s.ece for part in groups.values() for s in part)
-    ]
+    every = evidence.settings()
+    names = [name for name in CALIBRATOR_NAMES if any(name in one.ece for one in every)]
     head = ["network", "data set", "stream", "methods", "accuracy", *map(calibrator_name, names)]
     lines = [f"| {' | '.join(head)} |", "|---|---|---|" + "---:|" * (len(names) + 2)]
-    for (model, dataset, stream), part in groups.items():
+    for (model, dataset, stream), part in by(every, lambda s: (s.model, s.dataset, s.stream)).items():
         means = {
             name: mean(one.ece[name] for one in part) for name in names if all(name in o.ece for o in part)
         }
         best = min(means.values())
-        cells = [
-            "-"
-            if name not in means
-            else f"**{means[name]:.1f}**"
-            if means[name] == best
-            else f"{means[name]:.1f}"
-            for name in names
-        ]
+        texts = {n: f"**{value:.1f}**" if value == best else f"{value:.1f}" for n, value in means.items()}
+        cells = [texts.get(name, "-") for name in names]
         place = [model_name(model), dataset_name(dataset), stream_name(stream), str(len(part))]
         lines.append(f"| {' | '.join([*place, f'{mean(o.accuracy for o in part):.1f}', *cells])} |")
     return "\n".join(lines)
@@ -193,17 +154,6 @@ def results_table(evidence: Evidence) -> str:
 def drawings(evidence: Evidence) -> dict[str, Plot]:
     """Return the page's plots by name; one whose records are missing is left out."""
     return {**_readings(evidence), **_against(evidence), **_time(evidence), **_collapse(evidence)}
-
-
-SHORT_READINGS = {
-    "softmax": "softmax",
-    "plain": "network as attached",
-    "flip": "mirror image",
-    "default: mean of stem swap, content x1, mirror (pooled)": "0.1's default",
-    "default's votes, frozen: mean of stem swap, content x1, mirror": "0.1's default, frozen",
-    "mean of Gaussian x2, content x1, mirror (frozen)": "Gaussian, content, mirror",
-    "printed: style x (1 - content), hard votes, frozen": "printed formula",
-}
 
 
 def _readings(evidence: Evidence) -> dict[str, Plot]:
@@ -252,7 +202,7 @@ def _against(evidence: Evidence) -> dict[str, Plot]:
         records = evidence.run(run)
         for title, points in against(records).items():
             name = f"claims-printed-{records[0].dataset.removesuffix('-c')}"
-            made[name] = scatter(f"{title}: cumulative ECE, %", points, x_title="printed", y_title="ours")
+            made[name] = scatter(f"{title}: cumulative ECE, %", points)
     return made
 
 
@@ -287,7 +237,7 @@ def _collapse(evidence: Evidence) -> dict[str, Plot]:
     made = {}
     for dataset, part in by(records, lambda r: r.dataset).items():
         rows = tuple(
-            (ORDERS[order], tuple(ece(group, label, "ece") for label in names))
+            (ORDERS[order], tuple(mean_percent(group, label, "ece") for label in names))
             for order, group in by(part, lambda r: r.stream).items()
         )
         title = f"{dataset_name(dataset)}, TENT at learning rate 0.02: ECE, %"

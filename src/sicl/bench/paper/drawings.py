@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.layout import ACCURACY, against
-from sicl.bench.tables.names import method_name
+from sicl.bench.tables.names import CALIBRATOR_NAMES, method_name
 from sicl.bench.tables.plots import (
     Drawing,
     Plot,
@@ -32,31 +32,18 @@ def drawing(preset: str, title: str, made: Sequence[Sheet], records: Sequence[Re
     return Drawing(title, panels, note) if panels else None
 
 
-def _only(sheet: Sheet, columns: Sequence[str]) -> Sheet:
-    """Return a sheet with some of its columns."""
-    chosen = [i for i, name in enumerate(sheet.columns) if name in columns]
-    rows = tuple((name, tuple(row[i] for i in chosen)) for name, row in sheet.rows)
-    return replace(sheet, columns=tuple(sheet.columns[i] for i in chosen), rows=rows)
-
-
 def _table(sheets: Sheets, records: Sequence[Record]) -> list[Plot]:
     """Draw ours against the printed numbers of every setting, or our tables where none is printed."""
     if "paper" in sheets:
-        return [
-            scatter(f"{title}: cumulative ECE, %", points, x_title="printed", y_title="ours")
-            for title, points in against(records).items()
-        ]
+        return [scatter(f"{title}: cumulative ECE, %", points) for title, points in against(records).items()]
     return [dots(sheet.title, _by_key(sheet)) for name, sheet in sheets.items() if name.startswith("ece")]
 
 
 def _by_key(sheet: Sheet) -> Sheet:
     """Return a printed table turned, with calibrators by the names that decide their colours."""
-    from sicl.bench.tables.names import CALIBRATOR_NAMES
-
     keys = {name: key for key, name in CALIBRATOR_NAMES.items()}
     turned = sheet.turned()
-    columns = tuple(name for name in turned.columns if name != ACCURACY)
-    kept = _only(turned, columns)
+    kept = turned.only(name for name in turned.columns if name != ACCURACY)
     return replace(kept, columns=tuple(keys.get(name, name) for name in kept.columns), digits=1)
 
 
@@ -103,11 +90,9 @@ def _ece(sheet: Sheet) -> float:
 
 def _motivation(sheets: Sheets, records: Sequence[Record]) -> list[Plot]:
     """(a) ECE of style and content votes, (b) ContentVariance of MixStyle and dropout."""
-    ece = _only(sheets["ece"], ("style", "content"))
-    content = _only(sheets["content_variance"], ("mixstyle", "dropout"))
     return [
-        bars("(a) ECE of 20 votes, %", ece),
-        bars("(b) ContentVariance", content, unit=""),
+        bars("(a) ECE of 20 votes, %", sheets["ece"].only(("content", "style"))),
+        bars("(b) ContentVariance", sheets["content_variance"].only(("mixstyle", "dropout")), unit=""),
     ]
 
 
@@ -142,11 +127,8 @@ def _severities(sheets: Sheets, records: Sequence[Record]) -> list[Plot]:
 
 def _layers(sheets: Sheets, records: Sequence[Record]) -> list[Plot]:
     """Bars by method for each stage."""
-    return [bars(f"(c) {sheet.title}", _short(sheet)) for sheet in sheets.values()]
-
-
-def _short(sheet: Sheet) -> Sheet:
-    return replace(sheet, columns=tuple(name.rpartition(", ")[2] for name in sheet.columns))
+    parts = [(sheet, tuple(name.rpartition(", ")[2] for name in sheet.columns)) for sheet in sheets.values()]
+    return [bars(f"(c) {sheet.title}", replace(sheet, columns=stages)) for sheet, stages in parts]
 
 
 def _ood(sheets: Sheets, records: Sequence[Record]) -> list[Plot]:

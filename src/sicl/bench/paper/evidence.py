@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
@@ -11,7 +11,8 @@ from typing import Literal
 from sicl.bench.run.results import PACKED, load_records
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.layout import Setting, settings
-from sicl.bench.tables.printed import paper_value
+from sicl.bench.tables.printed import printed_value
+from sicl.bench.tables.summary import by, mean_percent
 from sicl.errors import DataError
 
 Verdict = Literal["confirmed", "partly", "refuted", "not measured yet"]
@@ -91,28 +92,6 @@ class Evidence:
         return [one for one in found.values() if stream in (None, one.stream)]
 
 
-def ece(records: Iterable[Record], calibrator: str, key: str = "cumulative_ece") -> float | None:
-    """Return the mean of a calibrator's number over cells that have it, in %."""
-    values = [
-        value for record in records if (value := record.calibrators.get(calibrator, {}).get(key)) is not None
-    ]
-    return 100 * mean(values) if values else None
-
-
-def raw(records: Iterable[Record], calibrator: str, key: str) -> float | None:
-    """Return the mean of a number that is no share."""
-    value = ece(records, calibrator, key)
-    return None if value is None else value / 100
-
-
-def by(records: Iterable[Record], key: Callable[[Record], str]) -> dict[str, list[Record]]:
-    """Return records grouped by a word."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(key(record), []).append(record)
-    return groups
-
-
 def growth(record: Record, calibrator: str = "softmax") -> tuple[float, float] | None:
     """Return the mean sliding-window ECE of a stream's first and last quarter, in %."""
     line = record.calibrators.get(calibrator, {}).get("over_time")
@@ -126,28 +105,15 @@ def difference(records: Sequence[Record], calibrator: str) -> list[float]:
     """Return, for every method, our mean cumulative ECE less the mean of the printed values, in points."""
     found = []
     for part in by(records, lambda r: f"{r.dataset}/{r.method}").values():
-        ours = ece(part, calibrator)
-        printed = [
-            value
-            for name in {record.corruption for record in part}
-            if (value := _printed(part[0], calibrator, name)) is not None
-        ]
+        ours = mean_percent(part, calibrator)
+        places = {record.corruption for record in part}
+        values = [printed_value(part[0], calibrator, place) for place in places]
+        printed = [value for value in values if value is not None]
         if ours is not None and printed:
             found.append(ours - mean(printed))
     return found
 
 
-def _printed(record: Record, calibrator: str, corruption: str | None) -> float | None:
-    return paper_value(
-        dataset=record.dataset,
-        model=record.model,
-        method=record.method,
-        calibrator="sicl" if calibrator == "sicl_paper" else calibrator,
-        corruption=corruption,
-        table="corruptions",
-    )
-
-
-def judged(share: float, *, most: float = 0.5) -> Verdict:
-    """Return confirmed where a claim holds in every case, partly where in more than `most` of them."""
-    return "confirmed" if share == 1 else "partly" if share > most else "refuted"
+def judged(value: float, confirmed: float = 1, partly: float = 0.5) -> Verdict:
+    """Return the verdict of a value, by default the share of cases in which a claim holds: all, or more than half."""
+    return "confirmed" if value >= confirmed else "partly" if value > partly else "refuted"

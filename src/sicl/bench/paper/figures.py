@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from sicl.bench.paper.reliability import over_time_and_reliability
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.layout import beside, beside_by_corruption, corruption_tables, main_table
 from sicl.bench.tables.sheets import Pick, Sheet, pivot
+from sicl.bench.tables.summary import by, category
 
 COMPONENTS = ("mean only", "std only", "mixstyle", "style votes")
 RELAXATIONS = ("style votes", "sicl_paper", "style votes, guard")
@@ -29,24 +31,17 @@ def sheets(preset: str, records: Sequence[Record], folder: Path) -> list[Sheet]:
     return _MAKERS[preset](records, folder)
 
 
-def _percent(key: str) -> Pick:
-    return lambda record, name, row: None if row.get(key) is None else 100 * row[key]
-
-
-def _plain(key: str) -> Pick:
-    return lambda record, name, row: row.get(key)
+def _percent(key: str, whole: float = 100) -> Pick:
+    return lambda record, name, row: None if row.get(key) is None else whole * row[key]
 
 
 def _calibrator(record: Record, name: str, row: dict[str, Any]) -> str:
     return name
 
 
-def _corruption(record: Record, name: str, row: dict[str, Any]) -> str | None:
-    return record.corruption
-
-
-def _method(record: Record, name: str, row: dict[str, Any]) -> str:
-    return record.method
+def _of(field: str) -> tuple[str, Pick]:
+    """Return rows by a field of the record."""
+    return field, lambda record, *_: getattr(record, field)
 
 
 def _tables(records: Sequence[Record], folder: Path) -> list[Sheet]:
@@ -56,18 +51,13 @@ def _tables(records: Sequence[Record], folder: Path) -> list[Sheet]:
 
 def _by_corruption(records: Sequence[Record], folder: Path) -> list[Sheet]:
     """A table by corruption as the paper prints it, then every number beside the printed one."""
-    methods = dict.fromkeys(record.method for record in records)
-    beside_each = [
-        sheet
-        for method in methods
-        for sheet in beside_by_corruption([r for r in records if r.method == method], method)
-    ]
-    return [*corruption_tables(records), *beside(records), *beside_each]
+    parts = by(records, lambda record: record.method)
+    each = [sheet for method, part in parts.items() for sheet in beside_by_corruption(part, method)]
+    return [*corruption_tables(records), *beside(records), *each]
 
 
 def _perturbations(records: Sequence[Record], folder: Path) -> list[Sheet]:
     """ECE of each perturbation's votes, and what it does to content and style."""
-    row = ("corruption", _corruption)
     titles = {
         "ece": "ECE of the votes, %",
         "content_variance": "ContentVariance",
@@ -75,13 +65,12 @@ def _perturbations(records: Sequence[Record], folder: Path) -> list[Sheet]:
     }
     made = []
     for key, title in titles.items():
-        value, digits = (_percent(key), 1) if key == "ece" else (_plain(key), None)
-        part = pivot(records, name=key, title=title, row=row, column=_calibrator, value=value)
+        value, digits = (_percent(key), 1) if key == "ece" else (_percent(key, 1), None)
+        part = pivot(records, name=key, title=title, row=_of("corruption"), column=_calibrator, value=value)
         means = pivot(
             records, name=key, title=title, row=("", lambda *_: "mean"), column=_calibrator, value=value
         )
-        rows = (*part.rows, *means.rows)
-        made.append(Sheet(key, title, "corruption", part.columns, rows, part.note, digits))
+        made.append(replace(part, rows=(*part.rows, *means.rows), digits=digits))
     return made
 
 
@@ -91,15 +80,11 @@ def _some(records: Sequence[Record], name: str, title: str, labels: Sequence[str
         records,
         name=name,
         title=f"{title}: cumulative ECE, %",
-        row=("method", _method),
+        row=_of("method"),
         column=lambda record, label, row: label if label in labels else None,
         value=_percent("cumulative_ece"),
     )
-    order = [sheet.columns.index(label) for label in labels if label in sheet.columns]
-    rows = tuple((name, tuple(row[i] for i in order)) for name, row in sheet.rows)
-    return Sheet(
-        name, sheet.title, "method", tuple(sheet.columns[i] for i in order), rows, sheet.note, best="row"
-    )
+    return replace(sheet.only(labels), best="row")
 
 
 def _ablations(records: Sequence[Record], folder: Path) -> list[Sheet]:
@@ -115,11 +100,10 @@ def _ablations(records: Sequence[Record], folder: Path) -> list[Sheet]:
         name="variants",
         title="(c) Number of variants N: cumulative ECE, %",
         row=("N", variants),
-        column=_method,
+        column=_of("method")[1],
         value=_percent("cumulative_ece"),
     )
-    ordered = tuple(sorted(numbered.rows, key=lambda row: int(row[0])))
-    counted = Sheet(numbered.name, numbered.title, "N", numbered.columns, ordered, numbered.note)
+    counted = replace(numbered, rows=tuple(sorted(numbered.rows, key=lambda row: int(row[0]))))
     return [
         _some(records, "components", "(a) What is perturbed", COMPONENTS),
         _some(records, "relaxation", "(b) Relaxation of the style votes", RELAXATIONS),
@@ -135,7 +119,7 @@ def _severity(records: Sequence[Record], folder: Path) -> list[Sheet]:
             records,
             name=key,
             title=f"{title}, %",
-            row=("severity", lambda record, *_: record.severity),
+            row=_of("severity"),
             column=_calibrator,
             value=_percent(key),
         )
@@ -158,10 +142,7 @@ def _layers(records: Sequence[Record], folder: Path) -> list[Sheet]:
 
 def _ood(records: Sequence[Record], folder: Path) -> list[Sheet]:
     """AUROC of telling in- from out-of-distribution samples, and the ECE of the known, by category."""
-    from sicl.corruptions import CATEGORIES
-
-    categories = {name: category for category, names in CATEGORIES.items() for name in names}
-    row = ("category", lambda record, *_: categories.get(record.corruption or "", "other"))
+    row = ("category", lambda record, *_: category(record))
     parts = (("auroc", "ood_auroc", "OOD detection, AUROC in %"), ("ece", "ece", "ECE of known samples, %"))
     return [
         pivot(records, name=name, title=title, row=row, column=_calibrator, value=_percent(key))
@@ -171,36 +152,33 @@ def _ood(records: Sequence[Record], folder: Path) -> list[Sheet]:
 
 def _sotta(records: Sequence[Record], folder: Path) -> list[Sheet]:
     """Accuracy of SoTTA with and without SICL by corruption, then beside the printed 75.4 and 76.4 %."""
-    made = []
-    for stream in dict.fromkeys(record.stream for record in records):
-        part = [record for record in records if record.stream == stream]
-        made.append(
-            pivot(
-                part,
-                name="accuracy-" + stream.replace(", ", "-").replace(" ", "-"),
-                title=f"Accuracy on the {stream} stream, %",
-                row=("corruption", _corruption),
-                column=_method,
-                value=_percent("accuracy"),
-            )
+    made = [
+        pivot(
+            part,
+            name="accuracy-" + stream.replace(", ", "-").replace(" ", "-"),
+            title=f"Accuracy on the {stream} stream, %",
+            row=_of("corruption"),
+            column=_of("method")[1],
+            value=_percent("accuracy"),
         )
+        for stream, part in by(records, lambda record: record.stream).items()
+    ]
     return [*made, _sotta_means(records)]
 
 
 def _sotta_means(records: Sequence[Record]) -> Sheet:
     theirs = {record.dataset for record in records} == {"cifar10-c"}
     printed = {"sotta": 75.4, "sotta+sicl": 76.4} if theirs else {}
-    streams = list(dict.fromkeys(record.stream for record in records))
     means = pivot(
         records,
         name="paper",
         title="Mean accuracy, %",
-        row=("method", _method),
-        column=lambda record, *_: record.stream,
+        row=_of("method"),
+        column=_of("stream")[1],
         value=_percent("accuracy"),
     )
     rows = tuple((name, (*values, printed.get(name))) for name, values in means.rows)
-    return Sheet(means.name, means.title, "method", (*streams, "paper"), rows, means.note)
+    return replace(means, columns=(*means.columns, "paper"), rows=rows)
 
 
 def _stream(records: Sequence[Record], folder: Path) -> list[Sheet]:

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sicl.bench.plan.combinations import clean_name
 from sicl.bench.plan.plan import BenchPlan, load_plan
 from sicl.bench.tables.names import CALIBRATOR_NAMES
 from sicl.bench.tables.printed import CORRUPTIONS
+from sicl.data.files import embedded
 from sicl.errors import OptionError, require_choice
 
 METHODS = ("tent", "eata", "sar", "rotta", "sotta")
 VIT_METHODS = ("tent", "sar")
 QUICK_CORRUPTIONS = ("gaussian_noise", "contrast", "jpeg_compression")
 
-ARCHITECTURES = {
-    "resnet18": "resnet18",
-    "resnet50": "resnet50",
-    "resnet101": "resnet101",
-    "vit": "vit_small",
-    "vit_tiny": "vit_tiny128",
-}
-"""File names of source models by network; ViT-Tiny (128 pixels) is ours, not the paper's."""
-IMAGENET = {
-    "resnet18": "torchvision:resnet18",
-    "resnet50": "torchvision:resnet50",
-    "resnet101": "torchvision:resnet101",
-    "vit": "timm:vit_base_patch16_224",
-    "vit_tiny": "timm:vit_tiny_patch16_224",
-}
-PROBE = "sicl.bench.paper.probes:{}"
+MEMBERS = ("softmax", "mirror", "crop", "style")
+"""The questions of our default, each left out in turn."""
+
+_FILE = embedded("sicl.bench.paper", "presets.json")
+NETWORKS: dict[str, dict[str, str]] = _FILE["networks"]
+"""By network, the file name of its source models and its ImageNet weights; ViT-Tiny is ours, not the paper's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,21 +60,23 @@ class Preset:
     Args:
         title: what it is.
         datasets, models, methods, calibrators, seeds: the paper's.
-        streams: the streams, given the corruptions and the number of images of each.
+        streams: the paper's, each over all corruptions or the `first` so many.
+        quick_streams: those of the quick version, where they are others.
         predictions: whether the figure is computed from single predictions.
         quick_methods: the methods of the quick version.
         quick_n: its images of each corruption.
     """
 
     title: str
-    datasets: tuple[str, ...] = ("cifar10-c",)
-    models: tuple[str, ...] = ("resnet50",)
-    methods: tuple[Any, ...] = METHODS
-    calibrators: tuple[Any, ...] = tuple(CALIBRATOR_NAMES)
-    seeds: tuple[int, ...] = (0, 1, 2)
-    streams: Callable[[list[str], Choice], list[dict[str, Any]]] = field(default=lambda c, k: [_benign(c, k)])
+    datasets: Sequence[str] = ("cifar10-c",)
+    models: Sequence[str] = ("resnet50",)
+    methods: Sequence[Any] = METHODS
+    calibrators: Sequence[Any] = tuple(CALIBRATOR_NAMES)
+    seeds: Sequence[int] = (0, 1, 2)
+    streams: Sequence[dict[str, Any]] = ({"name": "benign"},)
+    quick_streams: Sequence[dict[str, Any]] = ()
     predictions: bool = False
-    quick_methods: tuple[str, ...] = ("tent",)
+    quick_methods: Sequence[str] = ("tent",)
     quick_n: int = 256
 
     def table(self, name: str, choice: Choice) -> dict[str, Any]:
@@ -92,10 +86,12 @@ class Preset:
         corruptions = list(choice.corruptions or (QUICK_CORRUPTIONS if choice.quick else CORRUPTIONS))
         datasets = list(choice.datasets or (("demo",) if choice.quick else self.datasets))
         models = list(choice.models or (("demo",) if choice.quick else self.models))
+        streams = (choice.quick and self.quick_streams) or self.streams
         wanted = choice.methods or (self.quick_methods if choice.quick else ())
         methods = [_method(item) for item in self.methods]
         if wanted:
-            require_each([method["label"] for method in methods], "methods", wanted)
+            for label in wanted:
+                require_choice([method["label"] for method in methods], methods=label)
             methods = [method for method in methods if method["label"] in wanted]
         return {
             "name": f"{name}-quick" if choice.quick else name,
@@ -105,18 +101,12 @@ class Preset:
             "models": [_model(item, datasets, choice, [m["label"] for m in methods]) for item in models],
             "methods": methods,
             "calibrators": list(self.calibrators),
-            "streams": self.streams(corruptions, choice),
+            "streams": [_stream(item, corruptions, choice) for item in streams],
         }
 
     def plan(self, name: str, choice: Choice) -> BenchPlan:
         """Return the plan; raises `OptionError` with all that is missing."""
         return load_plan(self.table(name, choice))
-
-
-def require_each(known: Sequence[str], argument: str, values: Sequence[str]) -> None:
-    """Raise `OptionError` unless every value is known."""
-    for value in values:
-        require_choice(known, **{argument: value})
 
 
 def _method(item: Any) -> dict[str, Any]:
@@ -127,190 +117,50 @@ def _method(item: Any) -> dict[str, Any]:
 def _model(name: str, datasets: Sequence[str], choice: Choice, methods: list[str]) -> dict[str, Any]:
     if name == "demo":
         return {"name": "demo", "load": "demo"}
-    require_choice((*ARCHITECTURES, "demo"), models=name)
-    clean = [item.partition(":")[0].removesuffix("-c") for item in datasets]
-    load = {item: _weights(item, name, choice) for item in clean}
-    limits = (
-        {"methods": [method for method in methods if method in VIT_METHODS]} if name.startswith("vit") else {}
-    )
-    return {"name": name, "load": load, **limits}
+    require_choice((*NETWORKS, "demo"), models=name)
+    load = {clean: _weights(clean, name, choice) for clean in map(clean_name, datasets)}
+    kept = [method for method in methods if method in VIT_METHODS]
+    return {"name": name, "load": load, **({"methods": kept} if name.startswith("vit") else {})}
 
 
 def _weights(dataset: str, model: str, choice: Choice) -> str:
     """Return the weights' path, with `{seed}` where there is one file a seed; for ImageNet a library's else."""
-    found = (
-        list(choice.weights.glob(f"{dataset}-{ARCHITECTURES[model]}*.safetensors")) if choice.weights else []
-    )
+    stem = f"{dataset}-{NETWORKS[model]['file']}"
+    found = choice.weights is not None and any(choice.weights.glob(f"{stem}*.safetensors"))
     if dataset == "imagenet" and not found:
-        return IMAGENET[model]
+        return NETWORKS[model]["imagenet"]
     if choice.weights is None:
         raise OptionError(
-            f"`weights` must be the folder with {dataset}-{ARCHITECTURES[model]}-seed0.safetensors and so on; make "
-            "them with `sicl train`, or try --quick."
+            f"`weights` must be the folder with {stem}-seed0.safetensors and so on; make them with `sicl train`, or "
+            "try --quick."
         )
-    stem = choice.weights / f"{dataset}-{ARCHITECTURES[model]}"
-    plain, seeded = f"{stem}.safetensors", f"{stem}-seed{{seed}}.safetensors"
-    if any(choice.weights.glob(f"{stem.name}-seed*.safetensors")) or not Path(plain).is_file():
-        return seeded
-    return plain
+    plain = choice.weights / f"{stem}.safetensors"
+    if any(choice.weights.glob(f"{stem}-seed*.safetensors")) or not plain.is_file():
+        return str(choice.weights / f"{stem}-seed{{seed}}.safetensors")
+    return str(plain)
 
 
-def _limit(choice: Choice, key: str) -> dict[str, Any]:
-    return {"batch_size": choice.batch_size, **({} if choice.n is None else {key: choice.n})}
+def _stream(item: dict[str, Any], corruptions: Sequence[str], choice: Choice) -> dict[str, Any]:
+    size = "n" if item["name"] in ("benign", "noisy") else "per_corruption"
+    given = {key: value for key, value in item.items() if key != "first"}
+    limit = {} if choice.n is None else {size: choice.n}
+    return {
+        **given,
+        "corruptions": corruptions[: item.get("first")],
+        "batch_size": choice.batch_size,
+        **limit,
+    }
 
 
-def _benign(corruptions: list[str], choice: Choice) -> dict[str, Any]:
-    return {"name": "benign", "corruptions": corruptions, **_limit(choice, "n")}
+PRESETS = {name: Preset(**told) for name, told in _FILE["presets"].items()}
+"""The tables and figures of the paper and its appendix, by the name the command line knows.
 
+The "fixed model" of figure 2 has an ECE of 20 % on noise: its weights are fixed, its statistics are not; and windows
+and halves of a stream want more samples than means do. The style votes of figures 6 and 7 are the printed ones
+without the relaxation, which hides everything else on a healthy model.
+"""
 
-def _both(corruptions: list[str], choice: Choice) -> list[dict[str, Any]]:
-    dynamic = {"name": "dynamic", "corruptions": corruptions, **_limit(choice, "per_corruption")}
-    return [_benign(corruptions, choice), dynamic]
-
-
-def _figure2(corruptions: list[str], choice: Choice) -> list[dict[str, Any]]:
-    continual = {"name": "continual", "corruptions": corruptions, **_limit(choice, "per_corruption")}
-    return [continual, _benign(corruptions[:1], choice)]
-
-
-def _severities(corruptions: list[str], choice: Choice) -> list[dict[str, Any]]:
-    return [{**_benign(corruptions, choice), "severity": [1, 3, 5] if choice.quick else [1, 2, 3, 4, 5]}]
-
-
-def _noisy(corruptions: list[str], choice: Choice) -> list[dict[str, Any]]:
-    other = "noise" if choice.quick else "mnist"
-    return [{"name": "noisy", "ood": other, "corruptions": corruptions, **_limit(choice, "n")}]
-
-
-def _filtered(corruptions: list[str], choice: Choice) -> list[dict[str, Any]]:
-    """Return the noisy streams that SoTTA is measured on: with digits, and with uniform noise."""
-    stream = {"name": "noisy", "corruptions": corruptions, **_limit(choice, "n")}
-    noise = {**stream, "label": "noisy, noise", "ood": "noise"}
-    return [noise] if choice.quick else [{**stream, "label": "noisy, mnist", "ood": "mnist"}, noise]
-
-
-def _dynamic(corruptions: list[str], choice: Choice) -> list[dict[str, Any]]:
-    return [_both(corruptions, choice)[1]]
-
-
-def _style(label: str, **options: Any) -> dict[str, Any]:
-    """Return the printed style votes without the relaxation, which hides everything else on a healthy model."""
-    return {"name": "sicl_paper", "label": label, "relaxation": "none", **options}
-
-
-def _probes(kind: str, *names: str) -> tuple[dict[str, Any], ...]:
-    return tuple({"name": PROBE.format(kind), "label": name, "kind": name} for name in names)
-
-
-_VARIANTS = (5, 10, 15, 20, 30, 40)
-MEMBERS = ("softmax", "mirror", "crop", "style")
-"""The questions of our default, each left out in turn."""
-_STAGES = ("layer1", "layer2", "layer3", "layer4")
-_FIGURE6 = (
-    "sicl_paper",
-    _style("style votes"),
-    _style("mean only", components="mean"),
-    _style("std only", components="std"),
-    _style("mixstyle", style="mixstyle"),
-    {"name": "sicl_paper", "label": "style votes, guard", "relaxation": "guard"},
-    *(_style(f"style votes, N = {n}", variants=n) for n in _VARIANTS if n != 20),
-    "sicl",
-    *(
-        {"name": "sicl", "label": f"sicl, no {name}", "members": [m for m in MEMBERS if m != name]}
-        for name in MEMBERS
-    ),
-    {"name": "sicl", "label": "sicl, no guard", "relaxation": "none"},
-)
-_SOTTA_SICL = {"name": "sotta", "label": "sotta+sicl", "confidence": "sicl"}
-
-PRESETS: dict[str, Preset] = {
-    "table2": Preset(
-        title="Main table: ECE of five calibrators on both streams, three data sets, three networks",
-        datasets=("cifar10-c", "cifar100-c", "imagenet-c"),
-        models=("resnet50", "resnet101", "vit"),
-        streams=_both,
-    ),
-    "table3": Preset(title="CIFAR-10-C by corruption, ResNet-18", models=("resnet18",)),
-    "table4": Preset(
-        title="CIFAR-100-C by corruption, ResNet-18", datasets=("cifar100-c",), models=("resnet18",)
-    ),
-    "figure2": Preset(
-        title="Reliability and sliding-window ECE: a fixed model over changing corruptions, TENT on one",
-        # The paper's "fixed model" has an ECE of 20 % on noise: its weights are fixed, its statistics are not.
-        methods=("batchnorm", "tent", "source"),
-        calibrators=("softmax",),
-        streams=_figure2,
-        seeds=(0,),
-        predictions=True,
-        quick_methods=("batchnorm", "tent"),
-        # Windows and halves of a stream want more samples than means do.
-        quick_n=1024,
-    ),
-    "figure3": Preset(
-        title="Style against content perturbation, and the ContentVariance of dropout and MixStyle",
-        methods=("tent",),
-        calibrators=(*_probes("Perturbed", "content"), *_probes("Measured", "style", "mixstyle", "dropout")),
-        seeds=(0,),
-    ),
-    "figure5": Preset(
-        title="ContentVariance and StyleVariance of SICL's style perturbation, MixStyle and dropout",
-        methods=("tent",),
-        calibrators=_probes("Measured", "style", "mixstyle", "dropout"),
-        seeds=(0,),
-    ),
-    "figure6": Preset(
-        title="Ablations: components, relaxation, number of variants (CIFAR-100-C)",
-        datasets=("cifar100-c",),
-        calibrators=_FIGURE6,
-        quick_n=128,
-    ),
-    "figure7ab": Preset(
-        title="ECE of right and of wrong predictions against severity, TENT",
-        methods=("tent",),
-        streams=_severities,
-    ),
-    "figure7c": Preset(
-        title="SICL after each residual stage",
-        calibrators=(
-            *(_style(f"style votes, {name}", layer=name) for name in _STAGES),
-            *({"name": "sicl", "label": f"sicl, {name}", "layer": name} for name in _STAGES),
-        ),
-    ),
-    "figure8a": Preset(
-        title="OOD detection: AUROC by corruption category on the noisy stream, TENT",
-        methods=("tent",),
-        calibrators=(*CALIBRATOR_NAMES, {"name": "sicl", "label": "content votes", "members": ["content"]}),
-        streams=_noisy,
-    ),
-    "figure8b": Preset(
-        title="SoTTA with SICL as its filter: accuracy on the noisy stream",
-        methods=("sotta", _SOTTA_SICL),
-        calibrators=("softmax",),
-        streams=_filtered,
-        quick_methods=("sotta", "sotta+sicl"),
-    ),
-    "figure9": Preset(
-        title="The dynamic stream: which corruption comes when",
-        methods=("source",),
-        calibrators=("softmax",),
-        streams=_dynamic,
-        quick_methods=("source",),
-        quick_n=64,
-    ),
-}
-"""The tables and figures of the paper and its appendix, by the name the command line knows."""
-
-ALIASES = {
-    "table1": ("table2",),
-    "table5": ("table3",),
-    "table6": ("table4",),
-    "figure7": ("figure7ab", "figure7c"),
-    "figure8": ("figure8a", "figure8b"),
-    "severity": ("figure7ab",),
-    "layer": ("figure7c",),
-    "ood": ("figure8a",),
-    "sotta": ("figure8b",),
-}
+ALIASES = {name: tuple(parts) for name, parts in _FILE["aliases"].items()}
 """Other names: whole figures, what the paper's text calls its tables (5 and 6), and what they show."""
 
 

@@ -18,12 +18,11 @@ from sicl.calibrate.sicl.variants import beta
 from sicl.engine.head import find_head
 from sicl.engine.norms import statistics_for
 from sicl.engine.split import Begun, Split
-from sicl.errors import OptionError, require_choice, require_positive
+from sicl.errors import OptionError, require_positive
 from sicl.metrics import ClassStatistics, style_variance
 from sicl.types import SourceData
 
 STAGES = 4
-KINDS = ("style", "content", "mixstyle", "dropout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +48,6 @@ class Perturbed(Calibrator):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require_choice(KINDS, kind=self.kind)
         require_positive(variants=self.variants)
         if not 0 < self.p < 1:
             raise OptionError(f"`p` must lie in (0, 1), got {self.p!r}.")
@@ -107,11 +105,9 @@ class _PerturbedCalibration(Calibration):
         """Return a variant's logits; dropout goes on after the later stages."""
         with ExitStack() as stack:
             for module in self.later:
-                stack.callback(module.register_forward_hook(self._thinned).remove)
+                hook = module.register_forward_hook(lambda _module, _args, output: self._dropped(output))
+                stack.callback(hook.remove)
             return self.split.resume(variant, begun)
-
-    def _thinned(self, _module: nn.Module, _args: Any, output: Tensor) -> Tensor:
-        return self._dropped(output)
 
     def _dropped(self, features: Tensor) -> Tensor:
         keep = torch.rand(features.shape, generator=self.generator, device=features.device) >= self.spec.p

@@ -44,16 +44,17 @@ def model_source(model: Entry, dataset: Entry, seed: int) -> str:
         given = given[clean]
     if not isinstance(given, str):
         raise OptionError(f"`load` must be a text, or a table of texts by data set, got {shown(given)}.")
-    load = given
     words = {"dataset": clean, "model": model.label, "seed": str(seed)}
     for word, value in words.items():
-        load = load.replace(f"{{{word}}}", value)
-    return load
+        given = given.replace(f"{{{word}}}", value)
+    return given
 
 
 def needs_source(entry: Entry) -> bool:
     """Say whether a method or calibrator needs labelled source data."""
-    asks = entry.name in registry.NEEDS_SOURCE or bool(entry.kind and entry.kind.needs_source)
+    asks = entry.name in registry.NEEDS_SOURCE or bool(
+        entry.kind and getattr(entry.kind.spec, "needs_source", False)
+    )
     return asks or bool(entry.options.get("fitted"))
 
 

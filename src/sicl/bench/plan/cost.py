@@ -10,45 +10,25 @@ from typing import Any
 
 from sicl.bench.plan.cell import Cell
 from sicl.bench.plan.plan import BenchPlan
+from sicl.data.files import embedded
 from sicl.data.folders import count_folder
 
-IMAGES = {
-    "demo": 1500,
-    "cifar10": 10_000,
-    "cifar100": 10_000,
-    "imagenet": 50_000,
-    "mnist": 10_000,
-    "svhn": 26_032,
-    "noise": 10_000,
-}
-PROTOCOLS = {"1k": 1000, "5k": 5000, "50k": 50_000}
+_FILE = embedded("sicl.bench.plan", "cost.json")
+IMAGES: dict[str, int] = _FILE["images"]
+PROTOCOLS: dict[str, int] = _FILE["protocols"]
 UNKNOWN_IMAGES = 10_000
 
-GIGAFLOPS = {"demo": 0.07, "resnet18": 1.1, "resnet50": 2.6, "resnet101": 5.0, "vit": 1.3}
+GIGAFLOPS: dict[str, float] = _FILE["gigaflops"]
 """Multiply-adds x 2 of one forward pass at 32 pixels."""
-IMAGENET_GIGAFLOPS = {"resnet18": 3.6, "resnet50": 8.2, "resnet101": 15.6, "vit": 35.0}
+IMAGENET_GIGAFLOPS: dict[str, float] = _FILE["imagenet_gigaflops"]
 UNKNOWN_GIGAFLOPS = 2.0
 
-METHOD_PASSES = {
-    "source": 1,
-    "batchnorm": 1,
-    "tent": 4,
-    "eata": 4,
-    "sar": 7,
-    "rotta": 6,
-    "sotta": 7,
-    "come": 4,
-    "deyo": 5,
-    "cotta": 37,
-    "roid": 6,
-    "lame": 1,
-}
-CALIBRATOR_PASSES = {"softmax": 0, "temperature_scaling": 0, "mc_dropout": 20, "transcal": 1, "pseudocal": 1}
-
+METHOD_PASSES: dict[str, int] = _FILE["method_passes"]
+CALIBRATOR_PASSES: dict[str, int] = _FILE["calibrator_passes"]
 ADAPTIVE = 20
 """Passes of SICL that chooses their number itself."""
 
-GIGAFLOPS_A_SECOND = {"cpu": 150.0, "cuda": 30_000.0}
+GIGAFLOPS_A_SECOND: dict[str, float] = _FILE["gigaflops_a_second"]
 """What small batches reach: one core of a server, and one data-centre GPU."""
 
 
@@ -76,7 +56,8 @@ def estimate(plan: BenchPlan) -> Cost:
     images, passes, gigaflops = 0, 0.0, 0.0
     for cell in plan.cells:
         n = cell_images(cell)
-        each = _method(cell) + sum(_calibrator(item) for item in cell.spec["calibrators"].values())
+        method = METHOD_PASSES.get(cell.spec["method"]["name"], 4)
+        each = method + sum(_calibrator(item) for item in cell.spec["calibrators"].values())
         images += n
         passes += n * each
         gigaflops += n * each * _forward(cell)
@@ -101,10 +82,6 @@ def shape(plan: BenchPlan) -> dict[str, Counter[str]]:
     """Return how many cells there are of each data set, model, method, stream and seed."""
     nouns = ("dataset", "model", "method", "stream", "seed")
     return {noun: Counter(str(cell.identity[noun]) for cell in plan.cells) for noun in nouns}
-
-
-def _method(cell: Cell) -> float:
-    return METHOD_PASSES.get(cell.spec["method"]["name"], 4)
 
 
 def _calibrator(item: dict[str, Any]) -> float:

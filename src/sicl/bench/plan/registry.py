@@ -81,14 +81,12 @@ class Kind:
         spec: the class.
         options: its fields, the inherited ones first.
         own: whether it is the user's.
-        needs_source: whether it declares `needs_source = True`.
     """
 
     path: str
     spec: type
     options: dict[str, Option]
     own: bool = False
-    needs_source: bool = False
 
     def defaults(self) -> dict[str, Any]:
         """Return every default that is known."""
@@ -106,7 +104,7 @@ def kind_of(path: str, spec: type, *, own: bool = False) -> Kind:
         text = item.type if isinstance(item.type, str) else inspect.formatannotation(item.type)
         default = item.default if is_plain(item.default) else MISSING
         options[item.name] = Option(hints.get(item.name), text, default)
-    return Kind(path, spec, options, own, bool(getattr(spec, "needs_source", False)))
+    return Kind(path, spec, options, own)
 
 
 def accepts(declared: Any, value: object) -> bool:

@@ -64,8 +64,7 @@ def _singles(entry: Entry, known: Mapping[str, Option], where: str, problems: Pr
             continue
         if not problems.wrong_types(where, options, known):
             for corruption in options.get(SEVERAL, [name]):
-                chosen = corruption or "clean"
-                problems.catch(where, require_choice, DOMAINS, corruption=chosen)
+                problems.catch(where, require_choice, DOMAINS, corruption=corruption or "clean")
             problems.catch(where, _make, entry.name, options)
         yield replace(entry, options=_complete(entry, options))
 

@@ -29,11 +29,7 @@ from sicl.bench.tables.names import (
     MISSING,
     Metric,
     calibrator_name,
-    dataset_name,
     domain_name,
-    method_name,
-    model_name,
-    stream_name,
 )
 from sicl.bench.tables.summary import (
     Group,
@@ -48,15 +44,8 @@ from sicl.bench.tables.summary import (
 )
 from sicl.bench.tables.svg import colour_of, tag
 
-DARK = """
-  color-scheme: dark;
-  --page: #0f1115; --card: #171a20; --ink: #eceef2; --soft: #a4acb9; --faint: #767f8d;
-  --rule: #2a2f38; --grid: #252a32; --band: #1d2128; --accent: #ff6b8f;
-  --good: #4cc38a; --bad: #ff8a7a; --heat: 244 63 104; --heat-ink: #ffffff;
-  --softmax: #9aa3b0; --temperature_scaling: #4db8e0; --mc_dropout: #ab8af0; --transcal: #dcae3c;
-  --pseudocal: #4cc38a; --sicl_paper: #ff9a4d; --sicl: #ff5c86; --other: #94a3b8;
-  --shadow: none; --edge: rgb(0 0 0 / 55%);
-"""
+ASSETS = files("sicl.bench.report") / "assets"
+DARK = "\n" + (ASSETS / "dark.css").read_text(encoding="utf-8")
 LONG = 30
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 MOON = '<svg viewBox="0 0 24 24"><path d="M20 14.5A8.5 8.5 0 1 1 9.5 4a7 7 0 0 0 10.5 10.5z"/></svg>'
@@ -98,12 +87,11 @@ _LEGEND = (
 
 
 def _document(title: str, names: Sequence[str], body: str) -> str:
-    assets = files("sicl.bench.report").joinpath("assets")
-    style = assets.joinpath("report.css").read_text(encoding="utf-8")
+    style = (ASSETS / "report.css").read_text(encoding="utf-8")
     dark = f"@media (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{{DARK}}} }}\n"
     dark = f"@media screen {{ {dark} :root[data-theme=dark] {{{DARK}}} }}"
     style = style.replace("/*dark*/", dark) + _colours(names)
-    script = assets.joinpath("report.js").read_text(encoding="utf-8")
+    script = (ASSETS / "report.js").read_text(encoding="utf-8")
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
@@ -115,30 +103,20 @@ def _document(title: str, names: Sequence[str], body: str) -> str:
 
 def _colours(names: Sequence[str]) -> str:
     """Return each calibrator's colour; those the style sheet does not know get hues of their own."""
-    rules = [".c-accuracy{--c:var(--ink)}"]
-    others = [name for name in names if name not in CALIBRATOR_NAMES]
-    for name in names:
-        value = f"var(--{name})"
-        if name in others:
-            value = colour_of(name)
-        rules.append(f".{colour(name)}{{--c:{value}}}")
-    return "".join(rules)
+    values = {name: f"var(--{name})" if name in CALIBRATOR_NAMES else colour_of(name) for name in names}
+    rules = (f".{colour(name)}{{--c:{value}}}" for name, value in values.items())
+    return "".join((".c-accuracy{--c:var(--ink)}", *rules))
 
 
 def _lede(records: Sequence[Record], groups: Sequence[Group]) -> str:
-    def listed(keys: list[str]) -> str:
-        unique = list(dict.fromkeys(keys))
-        return ", ".join(unique[:4]) + (f" and {len(unique) - 4} more" if len(unique) > 4 else "")
-
-    parts = [
-        listed([dataset_name(group.dataset) for group in groups]),
-        listed([model_name(group.model) for group in groups]),
-        listed([method_name(group.method) for group in groups]),
-        listed([stream_name(group.stream).lower() for group in groups]) + " stream",
-    ]
+    parts = []
+    for names in zip(*((*group.names[:3], group.names[3].lower()) for group in groups)):
+        unique = list(dict.fromkeys(names))
+        more = f" and {len(unique) - 4} more" if len(unique) > 4 else ""
+        parts.append(", ".join(unique[:4]) + more)
     seeds = {record.seed for record in records}
-    parts.append("1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds")
-    return " · ".join(parts)
+    told = "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    return " · ".join((*parts[:3], f"{parts[3]} stream", told))
 
 
 def _facts(records: Sequence[Record], names: Sequence[str]) -> str:
@@ -158,7 +136,7 @@ def _facts(records: Sequence[Record], names: Sequence[str]) -> str:
             1, _fact(f"Best in most cells: {calibrator_name(most)}", value, "by ECE, ties count for all")
         )
         accuracy = mean_accuracy(records)
-        value = f"{METRICS['ece'].text(accuracy.value)}<small> %</small>"
+        value = f"{ece.text(accuracy.value)}<small> %</small>"
         cards.append(_fact("Mean accuracy", value, "calibration leaves it as it is"))
     return tag("div", "".join(cards), class_="facts")
 
@@ -207,23 +185,17 @@ def _result_table(groups: Sequence[Group], names: Sequence[str], metric: Metric)
     heads += [(calibrator_name(name), False) for name in names]
     rows = []
     for group in groups:
-        means = {name: mean_metric(group.records, name, metric.key) for name in names}
-        best = mean_winners(means, metric)
         accuracy = mean_accuracy(group.records).value
-        cells = [*identity_cells(group, groups), _count(group), cell(METRICS["ece"].text(accuracy), accuracy)]
-        for name in names:
-            win, own = name in best, name == "sicl"
-            cells.append(mean_cell(means[name], metric, done=len(group.done), win=win, own=own))
+        done, total = len(group.done), len(group.records)
+        count = cell(f"{done}/{total}", done, class_="plus" if done < total else None)
+        cells = [*identity_cells(group, groups), count, cell(METRICS["ece"].text(accuracy), accuracy)]
+        for name, (mean, win) in group.means(names, metric).items():
+            cells.append(mean_cell(mean, metric, done=done, win=win, own=name == "sicl"))
         rows.append(tag("tr", "".join(cells)))
     unit = " in %" if metric.percent else ""
     better = "higher" if metric.higher else "lower"
     note = tag("p", escape(f"{metric.title}{unit}: {metric.help}; {better} is better."), class_="soft")
     return note + tag("div", sortable(heads, rows), class_="wide scroll" if len(rows) > LONG else "wide")
-
-
-def _count(group: Group) -> str:
-    done, total = len(group.done), len(group.records)
-    return cell(f"{done}/{total}", done, class_="plus" if done < total else None)
 
 
 def _paper(groups: Sequence[Group]) -> str:
@@ -285,7 +257,7 @@ def _row(
     best = cell_winners(record, metric)
     values = {name: record.calibrators.get(name, {}).get("ece") for name in names}
     corruption = domain_name(record.corruption) if record.corruption else "several"
-    winner = ", ".join(calibrator_name(name) for name in names if name in best)
+    winner = _names([name for name in names if name in best])
     cells = [
         *identity_cells(group, groups),
         left(corruption),

@@ -26,7 +26,6 @@ from sicl.bench.tables.summary import (
     group_records,
     mean_accuracy,
     mean_metric,
-    mean_winners,
 )
 
 MAIN = ("ece", "cumulative_ece", "brier", "nll", "auroc", "aurc")
@@ -90,7 +89,7 @@ def latex(records: Sequence[Record], title: str, *, key: str = "ece", note: str 
     for group in groups:
         cells = [tex_text(text) for text in group.names]
         cells.append(METRICS["ece"].text(mean_accuracy(group.records).value).replace(MISSING, "--"))
-        cells += [_tex_cell(*part, metric) for part in _row(group, names, metric)]
+        cells += [_tex_cell(*part, metric) for part in group.means(names, metric).values()]
         lines.append(" & ".join(cells) + r" \\")
     unit = r" (\%)" if metric.percent else ""
     caption = f"{tex_text(title)}: {tex_text(metric.title)}{unit}, {tex_text(_over(records))}."
@@ -121,18 +120,12 @@ def _markdown_table(groups: Sequence[Group], names: Sequence[str], metric: Metri
     for group in groups:
         row = [*map(markdown_text, group.names), f"{len(group.done)}/{len(group.records)}"]
         row.append(METRICS["ece"].text(mean_accuracy(group.records).value))
-        for mean, best in _row(group, names, metric):
+        for mean, best in group.means(names, metric).values():
             value = metric.text(mean.value)
             spread = "" if mean.spread is None else f" ±{metric.text(mean.spread)}"
             row.append((f"**{value}**" if best else value) + spread)
         rows.append(row)
     return pipe_table(head, rows, right=range(4, len(head)))
-
-
-def _row(group: Group, names: Sequence[str], metric: Metric) -> list[tuple[Mean, bool]]:
-    means = {name: mean_metric(group.records, name, metric.key) for name in names}
-    best = mean_winners(means, metric)
-    return [(means[name], name in best) for name in names]
 
 
 def _called(calibrator: str) -> str:

@@ -16,7 +16,7 @@ from sicl.bench.run.live import show_failures
 from sicl.bench.run.record import Record
 from sicl.bench.run.runner import Result
 from sicl.bench.tables.names import METRICS, calibrator_name, method_name
-from sicl.bench.tables.summary import calibrators_of, mean_accuracy, mean_metric, winners
+from sicl.bench.tables.summary import calibrators_of, mean_accuracy, mean_metric, mean_percent, winners
 from sicl.data.files import write_atomic
 
 SHOWN = ("gaussian_noise", "defocus_blur", "contrast", "jpeg_compression")
@@ -48,12 +48,10 @@ def title(method: str) -> str:
 
 def summary(records: Sequence[Record]) -> dict[str, dict[str, float | None]]:
     """Return accuracy, ECE, Brier score and AUROC of each calibrator, in percent, as means; None if unknown."""
-    accuracy = _percent(mean_accuracy(records).value)
+    known = mean_accuracy(records).value
+    accuracy = {"accuracy": None if known is None else 100 * known}
     return {
-        name: {
-            "accuracy": accuracy,
-            **{METRICS[key].title: _percent(mean_metric(records, name, key).value) for key in COLUMNS},
-        }
+        name: {**accuracy, **{METRICS[key].title: mean_percent(records, name, key) for key in COLUMNS}}
         for name in calibrators_of(records)
     }
 
@@ -88,7 +86,3 @@ def show_demo(result: Result, console: Console) -> None:
         over = f"Mean over {len(done)} of {len(result.records)} corruptions of {done[0].n} images each"
         console.print(f"{over}, severity 5, seed 0.")
     show_failures(result, console)
-
-
-def _percent(value: float | None) -> float | None:
-    return None if value is None else 100 * value

@@ -62,7 +62,8 @@ def load_results(path: str | Path, plan: str | None = None) -> Results:
         told = ", ".join(f"{name} ({table.get('cells')} cells)" for name, table in plans.items())
         raise DataError(f"`{path}` holds the records of {len(plans)} plans: {told}; name one with --plan.")
     chosen = plans[plan] if plan is not None else next(iter(plans.values()), {})
-    if plan is None and not _collide(records):
+    collide = max(Counter(record.label for record in records).values()) > 1
+    if plan is None and not collide:
         return Results(records, _count(chosen))
     ids = chosen.get("ids")
     if not isinstance(ids, list):
@@ -136,11 +137,6 @@ def _of_file(path: Path) -> Iterator[tuple[str, str]]:
         raise DataError(f"`{path}` unpacks to more than {MOST_BYTES:,} bytes; that is no file of records.")
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
         yield f"Line {number} of `{path}`", line
-
-
-def _collide(records: list[Record]) -> bool:
-    """Say whether two records carry one name: the same cell under two plans."""
-    return max(Counter(record.label for record in records).values()) > 1
 
 
 def _count(plan: Mapping[str, Any]) -> int | None:

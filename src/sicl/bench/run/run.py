@@ -177,7 +177,11 @@ class _Stage:
         if spec["dataset"]["source"]:
             provenance["source"] = spec["dataset"]["source"]
         panel = TimedPanel(calibrators, adapter, source=source)
-        return cls(opened, panel, described(method, calibrators), provenance)
+        resolved = {
+            "method": _fields(method),
+            "calibrators": {label: _fields(calibrator) for label, calibrator in calibrators.items()},
+        }
+        return cls(opened, panel, resolved, provenance)
 
 
 def _play(stage: _Stage, recorder: Recorder, on_batch: OnBatch | None) -> float:
@@ -250,15 +254,8 @@ def make_cell_stream(spec: Mapping[str, Any]) -> Any:
     return make_stream(spec["name"], **spec["options"])
 
 
-def described(method: Method, calibrators: Mapping[str, Calibrator]) -> dict[str, Any]:
-    """Return every option of the method and the calibrators as it was used, ready for JSON."""
-    return {
-        "method": _fields(method),
-        "calibrators": {label: _fields(calibrator) for label, calibrator in calibrators.items()},
-    }
-
-
 def _fields(spec: Any) -> dict[str, Any]:
+    """Return every option of a method or calibrator as it was used, ready for JSON."""
     values = asdict(spec) if is_dataclass(spec) and not isinstance(spec, type) else {}
     return {"class": type(spec).__name__, **values}
 

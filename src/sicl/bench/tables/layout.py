@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
@@ -25,7 +25,14 @@ from sicl.bench.tables.names import (
 )
 from sicl.bench.tables.printed import CORRUPTIONS, printed_value
 from sicl.bench.tables.sheets import Sheet, over, pivot
-from sicl.bench.tables.summary import Comparison, compare_with_paper, group_records
+from sicl.bench.tables.summary import (
+    Comparison,
+    by,
+    calibrators_of,
+    compare_with_paper,
+    group_records,
+    mean_percent,
+)
 
 ACCURACY, AVERAGE = "Accuracy", "Avg."
 COMPARED = ("temperature_scaling", "mc_dropout", "transcal", "pseudocal")
@@ -42,38 +49,29 @@ class Setting:
     method: str
     ece: dict[str, float]
     accuracy: float
-    cells: int
 
-    def gap(self, calibrator: str = "sicl") -> float | None:
-        """Return by how many points a calibrator is below the mean of those the paper compares with."""
-        others = [self.ece[name] for name in COMPARED if name in self.ece]
-        return mean(others) - self.ece[calibrator] if others and calibrator in self.ece else None
+    @property
+    def others(self) -> list[float]:
+        """The numbers of the calibrators that the paper compares with; none where there is no SICL."""
+        return [self.ece[name] for name in COMPARED if name in self.ece] if "sicl" in self.ece else []
 
-    def won(self, calibrator: str = "sicl") -> bool | None:
-        """Say whether a calibrator is lowest among those the paper compares, to the digit it prints."""
-        others = [self.ece[name] for name in COMPARED if name in self.ece]
-        if not others or calibrator not in self.ece:
-            return None
-        return round(self.ece[calibrator], 1) <= round(min(others), 1)
+    def gap(self) -> float | None:
+        """Return by how many points SICL is below the mean of those the paper compares with."""
+        return mean(self.others) - self.ece["sicl"] if self.others else None
+
+    def won(self) -> bool | None:
+        """Say whether SICL is lowest among those the paper compares, to the digit it prints."""
+        return round(self.ece["sicl"], 1) <= round(min(self.others), 1) if self.others else None
 
 
-def settings(records: Sequence[Record], *, key: str = "cumulative_ece") -> list[Setting]:
+def settings(records: Sequence[Record]) -> list[Setting]:
     """Return the settings of the main table that records have, in the paper's order."""
-    found: dict[tuple[str, str, str, str], list[Record]] = {}
-    for record in records:
-        if record.status == "done":
-            found.setdefault((record.stream, record.dataset, record.model, record.method), []).append(record)
     made = []
-    for place, members in found.items():
-        names = ordered({name for record in members for name in record.calibrators}, CALIBRATOR_NAMES)
-        rows = {
-            name: [row[name][key] for record in members if name in (row := record.calibrators)]
-            for name in names
-        }
-        ece = {name: 100 * mean(values) for name, values in rows.items()}
-        made.append(
-            Setting(*place, ece, 100 * mean(record.accuracy or 0.0 for record in members), len(members))
-        )
+    finished = [record for record in records if record.status == "done"]
+    for place, part in by(finished, lambda r: (r.stream, r.dataset, r.model, r.method)).items():
+        values = {name: mean_percent(part, name) for name in calibrators_of(part)}
+        ece = {name: value for name, value in values.items() if value is not None}
+        made.append(Setting(*place, ece, 100 * mean(record.accuracy or 0.0 for record in part)))
     return sorted(made, key=_rank)
 
 
@@ -85,34 +83,28 @@ def _rank(setting: Setting) -> tuple[int, ...]:
 def main_table(records: Sequence[Record]) -> list[Sheet]:
     """Return the main table: a sheet for each stream and data set, then where SICL is lowest."""
     every = settings(records)
-    groups: dict[tuple[str, str], list[Setting]] = {}
-    for setting in every:
-        groups.setdefault((setting.stream, setting.dataset), []).append(setting)
+    groups = by(every, lambda one: (one.stream, one.dataset))
     made = [_block(stream, dataset, part, over(records)) for (stream, dataset), part in groups.items()]
     return [*made, *_wins(every)]
 
 
 def _block(stream: str, dataset: str, part: Sequence[Setting], note: str) -> Sheet:
     names = ordered({name for setting in part for name in setting.ece}, CALIBRATOR_NAMES)
-    columns = tuple(f"{model_name(one.model)} {method_name(one.method)}" for one in part)
-    rows = []
-    for name in names:
-        values = [setting.ece.get(name) for setting in part]
-        known = [value for value in values if value is not None]
-        rows.append((calibrator_name(name), (*values, mean(known) if known else None)))
-    accuracy = [setting.accuracy for setting in part]
-    rows.append((ACCURACY, (*accuracy, mean(accuracy))))
-    title = f"{stream_name(stream)}, {dataset_name(dataset)}: cumulative ECE, %"
-    return Sheet(
-        f"ece-{stream}-{dataset}",
-        title,
-        "calibrator",
-        (*columns, AVERAGE),
-        tuple(rows),
-        f"Bold: lowest. {note}",
-        best="column",
-        aside=(ACCURACY,),
-    )
+    columns = [f"{model_name(one.model)} {method_name(one.method)}" for one in part]
+    rows = {calibrator_name(name): [one.ece.get(name) for one in part] for name in names}
+    rows[ACCURACY] = [one.accuracy for one in part]
+    title = f"{stream_name(stream)}, {dataset_name(dataset)}"
+    return _averaged(f"ece-{stream}-{dataset}", title, columns, rows, note)
+
+
+def _averaged(
+    name: str, title: str, columns: Sequence[str], rows: Mapping[str, Sequence[float | None]], note: str
+) -> Sheet:
+    """Return calibrators below each other, with the average of each, the lowest of a column in bold."""
+    known = {row: [value for value in values if value is not None] for row, values in rows.items()}
+    table = ((row, (*values, mean(known[row]) if known[row] else None)) for row, values in rows.items())
+    title, note, heads = f"{title}: cumulative ECE, %", f"Bold: lowest. {note}", (*columns, AVERAGE)
+    return Sheet(name, title, "calibrator", heads, tuple(table), note, best="column", aside=(ACCURACY,))
 
 
 def _wins(every: Sequence[Setting]) -> list[Sheet]:
@@ -120,10 +112,10 @@ def _wins(every: Sequence[Setting]) -> list[Sheet]:
     parts = {stream_name(s): [one for one in every if one.stream == s] for s in {one.stream for one in every}}
     rows = []
     for name, part in (*sorted(parts.items()), ("all", list(every))):
-        won = [one.won() for one in part if one.won() is not None]
+        won = [won for one in part if (won := one.won()) is not None]
         gaps = [gap for one in part if (gap := one.gap()) is not None]
         if won and gaps:
-            rows.append((name, (sum(map(bool, won)), len(won), mean(gaps))))
+            rows.append((name, (sum(won), len(won), mean(gaps))))
     columns = ("SICL lowest", "of settings", "points below the mean of the four")
     note = "Against temperature scaling, MC dropout, TransCal and PseudoCal, as the paper compares."
     return [Sheet("wins", "Where SICL is lowest", "stream", columns, tuple(rows), note)] if rows else []
@@ -131,36 +123,21 @@ def _wins(every: Sequence[Setting]) -> list[Sheet]:
 
 def corruption_tables(records: Sequence[Record]) -> list[Sheet]:
     """Return the tables by corruption: a sheet for each method, corruptions across and their average."""
-    made = []
-    for method in ordered({record.method for record in records}, METHODS):
-        part = [record for record in records if record.method == method and record.status == "done"]
-        if part:
-            made.append(_by_corruption(method, part, over(records)))
+    parts = by((record for record in records if record.status == "done"), lambda record: record.method)
+    made = [_by_corruption(name, parts[name], over(records)) for name in ordered(set(parts), METHODS)]
     return [*made, *_wins(settings(records))]
 
 
 def _by_corruption(method: str, part: Sequence[Record], note: str) -> Sheet:
     corruptions = ordered({record.corruption or "" for record in part}, CORRUPTIONS)
-    names = ordered({name for record in part for name in record.calibrators}, CALIBRATOR_NAMES)
-    rows = []
-    for name in names:
-        values = [_mean_ece([r for r in part if r.corruption == where], name) for where in corruptions]
-        known = [value for value in values if value is not None]
-        rows.append((calibrator_name(name), (*values, mean(known) if known else None)))
-    return Sheet(
-        f"ece-{method}",
-        f"{method_name(method)}: cumulative ECE, %",
-        "calibrator",
-        (*(short_domain(name) for name in corruptions), AVERAGE),
-        tuple(rows),
-        f"Bold: lowest. {note}",
-        best="column",
+    places = by(part, lambda record: record.corruption)
+    rows = {
+        calibrator_name(name): [mean_percent(places.get(where, []), name) for where in corruptions]
+        for name in calibrators_of(part)
+    }
+    return _averaged(
+        f"ece-{method}", method_name(method), [short_domain(name) for name in corruptions], rows, note
     )
-
-
-def _mean_ece(records: Sequence[Record], name: str) -> float | None:
-    values = [r.calibrators[name]["cumulative_ece"] for r in records if name in r.calibrators]
-    return 100 * mean(values) if values else None
 
 
 COLUMNS = ("ours", "paper", "difference")
@@ -171,8 +148,9 @@ def beside(records: Sequence[Record]) -> list[Sheet]:
     rows = compare_with_paper(group_records(records))
     if not rows:
         return []
+    names = {**{row.calibrator: short_calibrator(row.calibrator) for row in rows}, "accuracy": "accuracy"}
     table = tuple(
-        (f"{row.group.title} / {_named(row.calibrator)}", (row.ours, row.paper, row.ours - row.paper))
+        (f"{row.group.title} / {names[row.calibrator]}", (row.ours, row.paper, row.ours - row.paper))
         for row in rows
     )
     note = "Cumulative ECE, or accuracy, in %. " + over(records)
@@ -191,10 +169,6 @@ def against(records: Sequence[Record]) -> dict[str, Points]:
             title = f"{stream_name(row.group.stream)}, {dataset_name(row.group.dataset)}"
             found.setdefault(title, {}).setdefault(row.calibrator, []).append((row.paper, row.ours))
     return found
-
-
-def _named(calibrator: str) -> str:
-    return short_calibrator(calibrator) if calibrator != "accuracy" else calibrator
 
 
 def _differences(rows: Sequence[Comparison], note: str) -> Sheet:

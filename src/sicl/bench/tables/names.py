@@ -6,71 +6,28 @@ import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from sicl.bench.tables.printed import CORRUPTIONS
+from sicl.data.files import embedded
 
 MISSING = "\N{EN DASH}"
-CALIBRATOR_NAMES = {
-    "softmax": "Softmax",
-    "temperature_scaling": "Temperature scaling",
-    "mc_dropout": "MC dropout",
-    "transcal": "TransCal",
-    "pseudocal": "PseudoCal",
-    "sicl_paper": "SICL (as printed)",
-    "sicl": "SICL",
-}
-SHORT_CALIBRATORS = {"temperature_scaling": "Temp. scaling", "sicl_paper": "SICL (printed)"}
-PARTS = {
-    "style": "Style noise",
-    "content": "Content noise",
-    "mixstyle": "MixStyle",
-    "dropout": "Dropout",
-    "style votes": "Style votes",
-    "content votes": "Content votes",
-    "mean only": "Mean only",
-    "std only": "Deviation only",
-    "layer1": "Stage 1",
-    "layer2": "Stage 2",
-    "layer3": "Stage 3",
-    "layer4": "Stage 4",
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-}
+_FILE = embedded("sicl.bench.tables", "names.json")
+
+
+def _told(noun: str, key: str = "name") -> dict[str, str]:
+    """Return what the file tells of each calibrator, method or part that it tells it of."""
+    return {name: entry[key] for name, entry in _FILE[noun].items() if key in entry}
+
+
+CALIBRATOR_NAMES = _told("calibrators")
+SHORT_CALIBRATORS = _told("calibrators", "short")
+METHODS = _told("methods")
+PARTS = _told("parts")
 """Perturbations and parts of a calibrator, in the legends of figures."""
-METHODS = {
-    "source": "Source",
-    "batchnorm": "BatchNorm",
-    "tent": "TENT",
-    "eata": "EATA",
-    "sar": "SAR",
-    "rotta": "RoTTA",
-    "sotta": "SoTTA",
-    "come": "COME",
-    "sar+come": "SAR with COME",
-    "deyo": "DeYO",
-    "cotta": "CoTTA",
-    "roid": "ROID",
-    "lame": "LAME",
-    "sotta+sicl": "SoTTA with SICL",
-}
-DATASETS = {
-    "cifar10-c": "CIFAR-10-C",
-    "cifar100-c": "CIFAR-100-C",
-    "imagenet-c": "ImageNet-C",
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "imagenet": "ImageNet",
-    "demo": "Demo",
-}
-MODELS = {
-    "resnet18": "ResNet-18",
-    "resnet50": "ResNet-50",
-    "resnet101": "ResNet-101",
-    "vit": "ViT",
-    "vit_tiny": "ViT-Tiny",
-}
+CALIBRATOR_COLOURS = _told("calibrators", "colour")
+COLOURS = {**_told("parts", "colour"), **_told("methods", "colour"), **CALIBRATOR_COLOURS}
+DATASETS: dict[str, str] = _FILE["datasets"]
+MODELS: dict[str, str] = _FILE["models"]
 STREAMS = {name: name.capitalize() for name in ("benign", "dynamic", "noisy", "continual", "mixed")}
-SHORT = ("Gauss", "Shot", "Impulse", "Defocus", "Glass", "Motion", "Zoom", "Snow", "Frost", "Fog")
-SHORT_DOMAINS = dict(zip(CORRUPTIONS, (*SHORT, "Bright", "Contrast", "Elastic", "Pixelate", "JPEG")))
+SHORT_DOMAINS: dict[str, str] = _FILE["corruptions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,33 +57,7 @@ class Metric:
         return "↑" if self.higher else "↓"
 
 
-METRICS = {
-    metric.key: metric
-    for metric in (
-        Metric("ece", "ECE", "expected calibration error over the whole stream, 15 equal-width bins"),
-        Metric(
-            "cumulative_ece",
-            "Cumulative ECE",
-            "at every batch the ECE of all seen so far, averaged over batches",
-        ),
-        Metric("ece_mass", "ECE, equal mass", "expected calibration error with 15 equal-mass bins"),
-        Metric("mce", "MCE", "the largest gap of any of the 15 bins"),
-        Metric("brier", "Brier", "mean squared distance of confidence and correctness", percent=False),
-        Metric("nll", "NLL", "binary cross-entropy of correctness in nats, clipped at 1e-7", percent=False),
-        Metric(
-            "auroc", "AUROC", "chance that a right prediction is more confident than a wrong one", higher=True
-        ),
-        Metric("aurc", "AURC", "area under the risk-coverage curve"),
-        Metric("ece_right", "ECE of the right", "one minus the mean confidence of right predictions"),
-        Metric("ece_wrong", "ECE of the wrong", "mean confidence of wrong predictions"),
-        Metric(
-            "ood_auroc",
-            "OOD AUROC",
-            "chance that a known sample is more confident than an OOD one",
-            higher=True,
-        ),
-    )
-}
+METRICS = {key: Metric(key, **told) for key, told in _FILE["metrics"].items()}
 
 
 def calibrator_name(key: str) -> str:

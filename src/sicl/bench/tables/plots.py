@@ -82,25 +82,9 @@ def _sheet(width: float, height: float, marks: str) -> str:
     return tag("svg", paper + marks, xmlns="http://www.w3.org/2000/svg", class_="plot", **size)
 
 
-def bars(
-    title: str,
-    sheet: Sheet,
-    *,
-    width: float = HALF,
-    unit: str = "%",
-    lines: Sequence[tuple[str, float]] = (),
-) -> Plot:
-    """Return a group of bars for each row of a sheet, one for each column.
-
-    Args:
-        title: the panel's heading.
-        sheet: its numbers.
-        width: of the panel.
-        unit: of its numbers.
-        lines: (name, value) of dashed lines across the panel, for numbers that the paper prints.
-    """
-    values = [value for _, row in sheet.rows for value in row if value is not None]
-    scale = _scale([*values, *(value for _, value in lines)])
+def bars(title: str, sheet: Sheet, *, width: float = HALF, unit: str = "%") -> Plot:
+    """Return a group of bars for each row of a sheet, one for each column."""
+    scale = _scale([value for _, row in sheet.rows for value in row if value is not None])
     room = (width - LEFT - RIGHT) / max(len(sheet.rows), 1)
     size = 0.84 * room / max(len(sheet.columns), 1)
     marks = [*_rows(scale, width)]
@@ -113,7 +97,6 @@ def bars(
             tip = tag("title", escape(f"{sheet.columns[i]}, {name}: {number(value, sheet.digits)} {unit}"))
             place = {"x": start + i * size, "y": top, "width": max(0.9 * size, 1), "height": bottom - top}
             marks.append(tag("rect", tip, fill=colour_of(sheet.columns[i]), **place))
-    marks += [_printed(name, scale(value), width) for name, value in lines]
     labels = [legend_name(name) for name, _ in sheet.rows]
     under, depth = _names(labels, [LEFT + (n + 0.5) * room for n in range(len(labels))], room)
     legend, more = _legend(sheet.columns, width, HEAD + PLOT + depth)
@@ -127,7 +110,6 @@ def lines(
     x_title: str,
     width: float = HALF,
     changes: Sequence[tuple[str, float]] = (),
-    levels: Sequence[tuple[str, float]] = (),
 ) -> Plot:
     """Return a line for each curve.
 
@@ -137,40 +119,36 @@ def lines(
         x_title: what the x axis is.
         width: of the panel.
         changes: (name, end) of the stretches of a stream, marked where one gives way to the next.
-        levels: (name, value) of dashed lines across the panel, for numbers that the paper prints.
     """
     points = [point for curve in curves.values() for point in curve]
     places = sorted({x for x, _ in points}) or [0.0]
     across = Scale(places[0], max(places[-1], places[0] + 1e-9), LEFT + 8, width - RIGHT - 8)
-    scale = _scale([*(y for _, y in points), *(value for _, value in levels)])
+    scale = _scale([y for _, y in points])
     marks = [*_changes(changes, across), *_rows(scale, width)]
     for name, curve in curves.items():
         path = " ".join(f"{across(x):.1f},{scale(y):.1f}" for x, y in curve)
         marks.append(tag("polyline", points=path, fill="none", stroke=colour_of(name), stroke_width="2"))
         if len(curve) <= 8:
             marks += [tag("circle", cx=across(x), cy=scale(y), r=3, fill=colour_of(name)) for x, y in curve]
-    marks += [_printed(name, scale(value), width) for name, value in levels]
     # A handful of whole numbers (severities, counts of variants) are ticks themselves.
     few = len(places) <= 8 and all(place == int(place) for place in places)
     for place in places if few else ticks(across.low, across.high, 5):
         marks.append(text(f"{round(place, 6):g}", across(place), HEAD + PLOT + 14, text_anchor="middle"))
-    marks.append(text(x_title, width - RIGHT, HEAD + PLOT + 28, text_anchor="end", class_="soft"))
+    marks.append(_caption(x_title, width, HEAD + PLOT + 28))
     legend, more = _legend(tuple(curves), width, HEAD + PLOT + 34)
     return _panel(title, width, HEAD + PLOT + 34 + more, [*marks, *legend])
 
 
-def sheet_lines(
-    title: str, sheet: Sheet, *, width: float = HALF, levels: Sequence[tuple[str, float]] = ()
-) -> Plot:
+def sheet_lines(title: str, sheet: Sheet, *, width: float = HALF) -> Plot:
     """Return a line for each column of a sheet whose rows are numbers."""
     curves = {
         column: [(float(name), value) for name, row in sheet.rows if (value := row[i]) is not None]
         for i, column in enumerate(sheet.columns)
     }
-    return lines(title, curves, x_title=sheet.corner, width=width, levels=levels)
+    return lines(title, curves, x_title=sheet.corner, width=width)
 
 
-def dots(title: str, sheet: Sheet, *, width: float = HALF, unit: str = "%") -> Plot:
+def dots(title: str, sheet: Sheet, *, width: float = HALF) -> Plot:
     """Return one line for each row, its name before it, a dot for each column; a ring where it ends in "hard"."""
     values = [value for _, row in sheet.rows for value in row if value is not None]
     start = min(LETTER * max((len(legend_name(name)) for name, _ in sheet.rows), default=0) + 14, 0.6 * width)
@@ -189,16 +167,15 @@ def dots(title: str, sheet: Sheet, *, width: float = HALF, unit: str = "%") -> P
             ends = [across(value) for _, value in known]
             marks.append(tag("line", x1=min(ends), x2=max(ends), y1=y, y2=y, class_="grid"))
         for i, value in known:
-            tip = tag("title", escape(f"{sheet.columns[i]}, {name}: {number(value, sheet.digits)} {unit}"))
+            tip = tag("title", escape(f"{sheet.columns[i]}, {name}: {number(value, sheet.digits)} %"))
             marks.append(tag("circle", tip, cx=across(value), cy=y, **_mark(sheet.columns[i])))
     legend, more = _legend(sheet.columns, width, bottom + 20)
     return _panel(title, width, bottom + 20 + more, [*marks, *legend])
 
 
-def scatter(
-    title: str, points: Mapping[str, Curve], *, x_title: str, y_title: str, width: float = HALF
-) -> Plot:
-    """Return points by name against each other on logarithmic axes, with the line on which both are equal."""
+def scatter(title: str, points: Mapping[str, Curve]) -> Plot:
+    """Return (printed, ours) by name on logarithmic axes, with the line on which both are equal."""
+    width = HALF
     every = [max(value, SMALL) for curve in points.values() for point in curve for value in point]
     low, high = math.log(0.8 * min(every)), math.log(1.25 * max(every))
     plot = HEAD + PLOT + 60
@@ -211,29 +188,26 @@ def scatter(
             marks.append(tag("line", x1=x, x2=x, y1=HEAD, y2=plot, class_="grid"))
             marks.append(text(f"{value:g}", LEFT - 5, y + 4, text_anchor="end"))
             marks.append(text(f"{value:g}", x, plot + 14, text_anchor="middle"))
-    ends = {"x1": across(low), "y1": scale(low), "x2": across(high), "y2": scale(high)}
-    marks.append(tag("line", "", class_="axis", stroke_dasharray="4 3", **ends))
+    marks.append(_diagonal(across, scale))
     for name, curve in points.items():
         for x, y in curve:
-            tip = tag("title", escape(f"{legend_name(name)}: {x_title} {x:.1f}, {y_title} {y:.1f}"))
+            tip = tag("title", escape(f"{legend_name(name)}: printed {x:.1f}, ours {y:.1f}"))
             place = {"cx": across(math.log(max(x, SMALL))), "cy": scale(math.log(max(y, SMALL)))}
             marks.append(tag("circle", tip, r=4, fill=colour_of(name), fill_opacity="0.8", **place))
-    marks.append(
-        text(f"{y_title} (up) against {x_title}", width - RIGHT, plot + 28, text_anchor="end", class_="soft")
-    )
+    marks.append(_caption("ours (up) against printed", width, plot + 28))
     legend, more = _legend(tuple(points), width, plot + 34)
     return _panel(title, width, plot + 34 + more, [*marks, *legend])
 
 
-def reliability(title: str, sheet: Sheet, ece: float, *, width: float = HALF / 2) -> Plot:
+def reliability(title: str, sheet: Sheet, ece: float) -> Plot:
     """Return accuracy by confidence as bars, the gap to the diagonal, and the ECE.
 
     Args:
         title: the panel's heading.
         sheet: rows "lower edge of a bin" with confidence, accuracy (in %) and samples.
         ece: in %.
-        width: of the panel.
     """
+    width = HALF / 2
     across, scale = Scale(0, 100, 30, width - RIGHT), Scale(0, 100, HEAD + PLOT, HEAD)
     bin_width = (across.stop - across.start) / 15
     marks = []
@@ -249,14 +223,13 @@ def reliability(title: str, sheet: Sheet, ece: float, *, width: float = HALF / 2
         marks.append(tag("rect", tip, y=y, height=scale(0) - y, fill="#4a6fa5", **bar))
         gap = {"y": min(y, scale(said)), "height": abs(y - scale(said))}
         marks.append(tag("rect", "", fill="#d11149", fill_opacity="0.35", **gap, **bar))
-    ends = {"x1": across(0), "y1": scale(0), "x2": across(100), "y2": scale(100)}
-    marks.append(tag("line", "", class_="axis", stroke_dasharray="4 3", **ends))
+    marks.append(_diagonal(across, scale))
     marks.append(text(f"ECE {ece:.1f} %", 36, HEAD + 14, class_="head"))
     marks += [
         text(str(v), across(v), HEAD + PLOT + 14, text_anchor="middle" if v < 100 else "end")
         for v in (0, 50, 100)
     ]
-    marks.append(text("confidence, %", width - RIGHT, HEAD + PLOT + 28, text_anchor="end", class_="soft"))
+    marks.append(_caption("confidence, %", width, HEAD + PLOT + 28))
     return _panel(title, width, HEAD + PLOT + 34, marks)
 
 
@@ -269,10 +242,10 @@ def joined(panels: Sequence[Plot]) -> Plot:
     return Plot(x, max(panel.height for panel in panels), "".join(marks))
 
 
-def stream(title: str, segments: Sequence[tuple[str, int]], *, width: float = WIDTH) -> Plot:
+def stream(title: str, segments: Sequence[tuple[str, int]]) -> Plot:
     """Return which corruption comes when: a row for each, a bar for each of its runs."""
     names = list(dict.fromkeys(name for name, _ in segments))
-    across = Scale(0, segments[-1][1], 90, width - RIGHT - 8)
+    across = Scale(0, segments[-1][1], 90, WIDTH - RIGHT - 8)
     bottom = HEAD + 14 * len(names)
     marks, begin = [], 0
     for name, end in segments:
@@ -282,13 +255,12 @@ def stream(title: str, segments: Sequence[tuple[str, int]], *, width: float = WI
         marks.append(tag("rect", tip, fill=colour_of(name), **place))
         begin = end
     marks += [
-        text(legend_name(name), 84, HEAD + 14 * n + 11, text_anchor="end", class_=None)
-        for n, name in enumerate(names)
+        text(legend_name(name), 84, HEAD + 14 * n + 11, text_anchor="end") for n, name in enumerate(names)
     ]
     for value in ticks(0, segments[-1][1]):
         marks.append(text(f"{value:g}", across(value), bottom + 14, text_anchor="middle"))
-    marks.append(text("samples", width - RIGHT, bottom + 28, text_anchor="end", class_="soft"))
-    return _panel(title, width, bottom + 34, marks)
+    marks.append(_caption("samples", WIDTH, bottom + 28))
+    return _panel(title, WIDTH, bottom + 34, marks)
 
 
 def plot(sheet: Sheet) -> str:
@@ -312,9 +284,13 @@ def _rows(scale: Scale, width: float) -> Iterator[str]:
         yield text(f"{round(value, 6):g}", LEFT - 5, y + 4, text_anchor="end")
 
 
-def _printed(name: str, y: float, width: float) -> str:
-    line = tag("line", x1=LEFT, x2=width - RIGHT, y1=y, y2=y, class_="axis", stroke_dasharray="3 3")
-    return line + text(name, width - RIGHT, y - 3, text_anchor="end", class_="soft")
+def _diagonal(across: Scale, scale: Scale) -> str:
+    ends = {"x1": across.start, "y1": scale.start, "x2": across.stop, "y2": scale.stop}
+    return tag("line", "", class_="axis", stroke_dasharray="4 3", **ends)
+
+
+def _caption(content: str, width: float, y: float) -> str:
+    return text(content, width - RIGHT, y, text_anchor="end", class_="soft")
 
 
 def _changes(changes: Sequence[tuple[str, float]], across: Scale) -> Iterator[str]:

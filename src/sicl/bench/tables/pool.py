@@ -40,7 +40,7 @@ class Curve:
 
 def pooled_bins(records: Sequence[Record], calibrator: str) -> Bins | None:
     """Return the bins over the samples of all cells together: exact, as all use the same edges."""
-    tables = [table for record in records if (table := _part(record, calibrator, "reliability"))]
+    tables = _parts(records, calibrator, "reliability")
     if not tables:
         return None
     count = np.array([table["count"] for table in tables], dtype=np.float64)
@@ -58,7 +58,7 @@ def mean_over_time(records: Sequence[Record], calibrator: str, key: str) -> Curv
 
     Cells of one length are averaged point by point; others at equal shares of their stream (x in 0..1).
     """
-    parts = [part for record in records if (part := _part(record, calibrator, "over_time"))]
+    parts = _parts(records, calibrator, "over_time")
     if not parts:
         return None
     ends = {tuple(part["end"]) for part in parts}
@@ -71,7 +71,7 @@ def mean_over_time(records: Sequence[Record], calibrator: str, key: str) -> Curv
 
 def mean_risk_coverage(records: Sequence[Record], calibrator: str) -> Curve | None:
     """Return the risk at equal coverage, averaged over the cells."""
-    parts = [part for record in records if (part := _part(record, calibrator, "risk_coverage"))]
+    parts = _parts(records, calibrator, "risk_coverage")
     if not parts:
         return None
     grid = np.linspace(0.02, 1.0, 50)
@@ -79,6 +79,6 @@ def mean_risk_coverage(records: Sequence[Record], calibrator: str) -> Curve | No
     return Curve(grid, np.mean(lines, axis=0))
 
 
-def _part(record: Record, calibrator: str, key: str) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = record.calibrators.get(calibrator, {}).get(key)
-    return found
+def _parts(records: Sequence[Record], calibrator: str, key: str) -> list[dict[str, Any]]:
+    found = (record.calibrators.get(calibrator, {}).get(key) for record in records)
+    return [part for part in found if part]

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from importlib.resources import files
 from typing import Any, Literal, NamedTuple, Protocol
 
+from sicl.data.files import embedded
 from sicl.errors import require_choice
 
 Table = Literal["main", "corruptions"]
 Key = tuple[str, str, str, str, str, str | None]
 
 
-@cache
-def _raw() -> dict[str, dict[str, list[Any]]]:
-    text = files("sicl.bench.tables").joinpath("printed.json").read_text(encoding="utf-8")
-    loaded: dict[str, dict[str, list[Any]]] = json.loads(text)
-    return loaded
+_PRINTED: dict[str, dict[str, list[Any]]] = embedded("sicl.bench.tables", "printed.json")
 
-
-CORRUPTIONS: tuple[str, ...] = tuple(_raw()["corruptions"]["columns"])
+CORRUPTIONS: tuple[str, ...] = tuple(_PRINTED["corruptions"]["columns"])
 """The columns of its tables: the fifteen corruptions in their usual order."""
 
-BESIDE = tuple(dict.fromkeys(row[2] for row in _raw()["corruptions"]["rows"]))
+BESIDE = tuple(dict.fromkeys(row[2] for row in _PRINTED["corruptions"]["rows"]))
 """The calibrators it prints numbers of."""
 
 
@@ -95,7 +89,8 @@ def paper_value(
     tables: tuple[Table, ...] = ("main", "corruptions")
     if table is not None:
         require_choice(tables, table=table)
-    key = (stream, _dataset(dataset), _model(model), method, calibrator, corruption)
+    network = "vit" if _plain(model).startswith("vit") else _plain(model)
+    key = (stream, f"{_plain(dataset).removesuffix('c')}-c", network, method, calibrator, corruption)
     chosen = tables if table is None else (table,)
     return next((found for name in chosen if (found := _values(name).get(key)) is not None), None)
 
@@ -106,16 +101,13 @@ def inconsistencies(*, tolerance: float = 0.001) -> list[Inconsistency]:
     Every value is rounded, so the mean is known to half a unit in the last place, and so is the printed
     average: a row counts when they differ by more than one unit in the last place (plus `tolerance`).
     """
+    rows: list[Any] = [(0.1, "main", *row[:2], None, *row[2:]) for row in _PRINTED["main"]["rows"]]
+    rows += [(0.01, "corruptions", "benign", *row) for row in _PRINTED["corruptions"]["rows"]]
     found = []
-    for row in _raw()["main"]["rows"]:
-        stream, dataset, calibrator, values, printed = row
+    for unit, *place, values, printed in rows:
         mean = sum(values) / len(values)
-        if printed is not None and abs(mean - printed) > 0.1 + tolerance:
-            found.append(Inconsistency("main", stream, dataset, None, calibrator, printed, mean))
-    for dataset, method, calibrator, values, printed in _raw()["corruptions"]["rows"]:
-        mean = sum(values) / len(values)
-        if abs(mean - printed) > 0.01 + tolerance:
-            found.append(Inconsistency("corruptions", "benign", dataset, method, calibrator, printed, mean))
+        if printed is not None and abs(mean - printed) > unit + tolerance:
+            found.append(Inconsistency._make((*place, printed, mean)))
     return found
 
 
@@ -132,7 +124,7 @@ def paper_wins(calibrator: str = "sicl") -> tuple[int, int]:
 
 @cache
 def _values(table: Table) -> dict[Key, float]:
-    raw = _raw()[table]
+    raw = _PRINTED[table]
     values: dict[Key, float] = {}
     for row in raw["rows"]:
         if table == "main":
@@ -147,11 +139,5 @@ def _values(table: Table) -> dict[Key, float]:
     return values
 
 
-def _dataset(name: str) -> str:
-    lowered = name.lower().replace("-", "").replace("_", "")
-    return f"{lowered.removesuffix('c')}-c"
-
-
-def _model(name: str) -> str:
-    lowered = name.lower().replace("-", "").replace("_", "")
-    return "vit" if lowered.startswith("vit") else lowered
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")

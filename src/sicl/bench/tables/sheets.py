@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import groupby
@@ -14,7 +14,6 @@ from typing import Any, Literal
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.names import csv_text, markdown_text
 
-Cells = Iterator[tuple[Record, str, dict[str, Any]]]
 Row = tuple[str, tuple[float | None, ...]]
 Pick = Callable[[Record, str, dict[str, Any]], Any]
 
@@ -55,27 +54,17 @@ class Sheet:
 
     def texts(self, mark: str = "**{}**") -> list[list[str]]:
         """Return every number as it is written, the best in bold."""
+        if self.best == "column":
+            return [list(texts) for texts in zip(*self.turned().texts(mark))]
         found = [[number(value, self.digits) for value in values] for _, values in self.rows]
-        if not self.best:
-            return found
-        down = self.best == "column"
-        compared = [
-            [(i, j) for i, j in line if (self.rows[i][0] if down else self.columns[j]) not in self.aside]
-            for line in self._lines(down)
-        ]
-        for line in compared:
-            known = [(value, i, j) for i, j in line if (value := self.rows[i][1][j]) is not None]
-            lowest = number(min(known)[0], self.digits) if known else ""
-            for _, i, j in known:
-                if found[i][j] == lowest:
-                    found[i][j] = mark.format(lowest)
+        compared = [j for j, name in enumerate(self.columns) if self.best and name not in self.aside]
+        for texts, (_, values) in zip(found, self.rows):
+            known = [value for j in compared if (value := values[j]) is not None]
+            lowest = number(min(known), self.digits) if known else ""
+            for j in compared:
+                if texts[j] == lowest:
+                    texts[j] = mark.format(lowest)
         return found
-
-    def _lines(self, down: bool) -> list[list[tuple[int, int]]]:
-        rows, columns = range(len(self.rows)), range(len(self.columns))
-        return (
-            [[(i, j) for i in rows] for j in columns] if down else [[(i, j) for j in columns] for i in rows]
-        )
 
     def turned(self) -> Sheet:
         """Return the sheet with rows and columns exchanged."""
@@ -85,6 +74,12 @@ class Sheet:
         other: dict[str, Literal["", "row", "column"]] = {"": "", "row": "column", "column": "row"}
         columns = tuple(name for name, _ in self.rows)
         return replace(self, columns=columns, rows=rows, best=other[self.best], corner="")
+
+    def only(self, columns: Iterable[str]) -> Sheet:
+        """Return the sheet with some of its columns, in that order; those it does not have are left out."""
+        chosen = [self.columns.index(name) for name in columns if name in self.columns]
+        rows = tuple((name, tuple(values[j] for j in chosen)) for name, values in self.rows)
+        return replace(self, columns=tuple(self.columns[j] for j in chosen), rows=rows)
 
     def to_csv(self) -> str:
         """Return the sheet as CSV."""
@@ -141,13 +136,6 @@ def number(value: float | None, digits: int | None = None) -> str:
     return f"{value:.1f}" if abs(value) >= 1 or value == 0 else f"{value:.3g}"
 
 
-def each(records: Sequence[Record]) -> Cells:
-    """Yield every calibrator's numbers of every finished cell."""
-    for record in records:
-        for name, row in record.calibrators.items():
-            yield record, name, row
-
-
 def pivot(
     records: Sequence[Record],
     *,
@@ -156,8 +144,6 @@ def pivot(
     row: tuple[str, Pick],
     column: Pick,
     value: Pick,
-    note: str = "",
-    digits: int | None = 1,
 ) -> Sheet:
     """Return the mean of `value` for each (row, column), in the order they come.
 
@@ -165,7 +151,8 @@ def pivot(
     """
     found: dict[Any, dict[Any, list[float]]] = {}
     columns: dict[Any, None] = {}
-    for cell in each(records):
+    cells = ((record, label, numbers) for record in records for label, numbers in record.calibrators.items())
+    for cell in cells:
         where, what, number_ = row[1](*cell), column(*cell), value(*cell)
         if where is None or what is None:
             continue
@@ -177,8 +164,7 @@ def pivot(
         (str(where), tuple(mean(values[what]) if values.get(what) else None for what in columns))
         for where, values in found.items()
     )
-    told = " ".join((note, over(records))).strip()
-    return Sheet(name, title, row[0], tuple(map(str, columns)), rows, told, digits)
+    return Sheet(name, title, row[0], tuple(map(str, columns)), rows, over(records))
 
 
 def over(records: Sequence[Record]) -> str:

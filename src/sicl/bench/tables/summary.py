@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, TypeVar
 
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.names import (
@@ -77,13 +77,28 @@ class Group:
         """Return the group's name in words."""
         return " · ".join(self.names)
 
+    def means(self, calibrators: Iterable[str], metric: Metric) -> dict[str, tuple[Mean, bool]]:
+        """Return each calibrator's mean, and whether it is the best."""
+        means = {name: mean_metric(self.records, name, metric.key) for name in calibrators}
+        best = mean_winners(means, metric)
+        return {name: (mean, name in best) for name, mean in means.items()}
+
+
+Item = TypeVar("Item")
+Key = TypeVar("Key")
+
+
+def by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return things grouped by a key, in the order they come."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
 
 def group_records(records: Iterable[Record]) -> list[Group]:
     """Return the groups in the order of data set, model, method and stream."""
-    groups: dict[tuple[str, str, str, str], list[Record]] = {}
-    for record in records:
-        key = record.dataset, record.model, record.method, record.stream
-        groups.setdefault(key, []).append(record)
+    groups = by(records, lambda record: (record.dataset, record.model, record.method, record.stream))
     orders: tuple[dict[str, str], ...] = (DATASETS, {}, METHODS, STREAMS)
     places = sorted(groups, key=lambda place: [rank(*pair) for pair in zip(place, orders)])
     return [Group(*place, tuple(sorted(groups[place], key=_cell_order))) for place in places]
@@ -111,6 +126,13 @@ def metrics_of(records: Sequence[Record]) -> list[Metric]:
 def mean_metric(records: Sequence[Record], calibrator: str, key: str) -> Mean:
     """Return the mean of a calibrator's metric over the cells that have it."""
     return _mean(records, lambda record: record.calibrators.get(calibrator, {}).get(key))
+
+
+def mean_percent(records: Iterable[Record], calibrator: str, key: str = "cumulative_ece") -> float | None:
+    """Return the mean of a calibrator's number over the cells that have it, in %."""
+    rows = (record.calibrators.get(calibrator, {}) for record in records)
+    values = [value for row in rows if (value := row.get(key)) is not None]
+    return 100 * mean(values) if values else None
 
 
 def mean_accuracy(records: Sequence[Record]) -> Mean:
@@ -152,6 +174,13 @@ def cell_name(record: Record) -> str:
     if record.severity is not None:
         parts.append(f"severity {record.severity}")
     return ", ".join((*parts, f"seed {record.seed}"))
+
+
+def category(record: Record) -> str:
+    """Return the category of a cell's corruption: noise, blur, weather, digital or other."""
+    from sicl.corruptions import CATEGORIES
+
+    return next((name for name, members in CATEGORIES.items() if record.corruption in members), "other")
 
 
 @dataclass(frozen=True, slots=True)
