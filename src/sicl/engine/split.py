@@ -317,10 +317,14 @@ class Split:
             return value
 
         # Statistics of four probes are no statistics; the laws do not depend on which are used.
-        with running_statistics(self.network), record_statistics(self.network) as recorded:
+        with (
+            running_statistics(self.network),
+            record_statistics(self.network) as recorded,
+            layer_sizes(self.network, self._at_point) as widths,
+            self._at_point(tap),
+        ):
             # All that is to be learnt in one pass: a first batch waits for it.
-            with layer_sizes(self.network, self._at_point) as widths, self._at_point(tap):
-                logits = logits_of(self._stubs.trace(self.network, rows))
+            logits = logits_of(self._stubs.trace(self.network, rows))
         if not seen:
             raise self._never_called()
         afterwards, features = seen[0]
