@@ -64,7 +64,8 @@ def warnings_of(outcome: Outcome) -> list[str]:
         n = sum(bool(row.alarm) for row in outcome.rows)
         notes.append(f"Alarm: {outcome.alarm} {n:,} pictures came under it; none of them is accepted.")
     if not outcome.accepted and not outcome.alarm:
-        notes.append(f"Nothing is accepted: no group of pictures is sure enough for {outcome.promise}.")
+        whose = "labelled picture" if outcome.bounded_by_labels else "picture"
+        notes.append(f"Nothing is accepted: no group of {whose}s is sure enough for {outcome.promise}.")
     if outcome.estimate.accuracy < 0.5:
         notes.append("The model is expected to be wrong on more than half of these pictures.")
     names = [row.name for row in outcome.read]
