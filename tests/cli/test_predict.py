@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from sicl.cli import app
 from sicl.data import load_dataset
 from sicl.errors import DataError, OptionError
+from sicl.models.preprocess import Preprocess
 from sicl.predict import FolderJob, Outcome, Row, predict_page, run_job
 from sicl.predict import job as job_module
 from sicl.predict.job import write_outcome
@@ -147,6 +148,14 @@ def test_the_models_own_preprocessing_is_used() -> None:
     assert preprocess_of(model, 16)(Image.new("RGB", (40, 20))).shape == (3, 16, 16)
     model.preprocess = lambda picture: torch.zeros(3, 5, 5)  # type: ignore[assignment]
     assert preprocess_of(model)(Image.new("RGB", (40, 20))).shape == (3, 5, 5)
+
+
+def test_a_picture_of_the_models_size_is_taken_as_it_is() -> None:
+    """It was cropped for such a model; enlarging it to crop again would lose its edge."""
+    model, pixels = torch.nn.Identity(), np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    model.preprocess = Preprocess(size=8, resize=10)  # type: ignore[assignment]
+    taken = preprocess_of(model)(Image.fromarray(pixels))
+    assert torch.equal((255 * taken).round().byte(), torch.from_numpy(pixels).permute(2, 0, 1))
 
 
 def test_an_alarm_accepts_nothing_and_is_said() -> None:
