@@ -309,6 +309,28 @@ class Split:
         rows = probe(images)
         before, self.plan = self.plan, None
         self._row, self._checked = rows[:1], _kind(images)
+        clean = self._first_pass(rows)
+        assert clean.logits is not None
+        check_logits(clean.logits)
+        self._stacks = all(map(can_group, self.batch_dependent()))
+        # Cheapest first.
+        plans: tuple[Plan, ...] = ("thin", "wide", "whole")
+        self.plan = next((plan for plan in plans if self._laws_hold(plan, clean)), None)
+        if self.plan is None:
+            raise UnsupportedModelError(
+                f"{type(self.network).__name__} does not give the same logits when it is resumed at "
+                f"{str(self.point)!r}; name another `layer`."
+            )
+        if self.plan == "whole" and before != "whole":
+            warnings.warn(
+                f"{type(self.network).__name__} cannot be resumed at {str(self.point)!r} (something bypasses "
+                "that layer): SICL will use whole passes, which is slower. Name another `layer` to avoid it.",
+                stacklevel=2,
+            )
+        return self.plan
+
+    def _first_pass(self, rows: Tensor) -> Begun:
+        """Learn stubs, the widest layer and whether features are overwritten, in one pass: a first batch waits."""
         seen: list[tuple[Tensor, Tensor]] = []
 
         def tap(value: Any) -> Any:
@@ -323,31 +345,13 @@ class Split:
             layer_sizes(self.network, self._at_point) as widths,
             self._at_point(tap),
         ):
-            # All that is to be learnt in one pass: a first batch waits for it.
             logits = logits_of(self._stubs.trace(self.network, rows))
         if not seen:
             raise self._never_called()
         afterwards, features = seen[0]
         self.widest = max(value // len(rows) for value in (features.numel(), *widths))
         self._overwritten = not torch.equal(afterwards, features)
-        check_logits(logits)
-        self._stacks = all(map(can_group, self.batch_dependent()))
-        # Cheapest first.
-        plans: tuple[Plan, ...] = ("thin", "wide", "whole")
-        clean = Begun(rows, features, features, recorded, logits=logits)
-        self.plan = next((plan for plan in plans if self._laws_hold(plan, clean)), None)
-        if self.plan is None:
-            raise UnsupportedModelError(
-                f"{type(self.network).__name__} does not give the same logits when it is resumed at "
-                f"{str(self.point)!r}; name another `layer`."
-            )
-        if self.plan == "whole" and before != "whole":
-            warnings.warn(
-                f"{type(self.network).__name__} cannot be resumed at {str(self.point)!r} (something bypasses "
-                "that layer): SICL will use whole passes, which is slower. Name another `layer` to avoid it.",
-                stacklevel=2,
-            )
-        return self.plan
+        return Begun(rows, features, features, recorded, logits=logits)
 
     def _laws_hold(self, plan: Plan, clean: Begun) -> bool:
         assert clean.logits is not None
