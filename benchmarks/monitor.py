@@ -8,7 +8,7 @@ batches of 64, watched with held-out images as the reference. Streams are then d
 replacement; what is drawn is a batch with its 64 scores as they stood, so samples stay beside their neighbours, and
 only the order of batches is new. Well streams are 2,048 samples of clean images, of one corruption at severity 1, or
 of all of these in turn; others turn strange after 512. A corruption at severity 1 on which the network falls below two
-thirds of its accuracy is counted as trouble, not as well. Takes about four minutes on one core.
+thirds of its accuracy is counted as trouble, not as well. Takes about three minutes of one core.
 """
 
 from __future__ import annotations

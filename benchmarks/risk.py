@@ -21,9 +21,11 @@ from sicl.bench.run.results import load_records
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.names import calibrator_name
 from sicl.bench.tables.svg import Frame, Scale, number, spread_labels, tag, text
+from sicl.monitor.window import estimate_accuracy
 from sicl.selective import expected_threshold
 
 RISKS = (0.05, 0.1, 0.2)
+WINDOW = 256
 DELTA = 0.1
 PROMISED = np.linspace(0.02, 0.3, 15)
 LINES = (("softmax", "#6b7280"), ("pseudocal", "#17875a"), ("sicl", "#d11149"))
@@ -37,6 +39,15 @@ def window_errors(record: Record, calibrator: str) -> np.ndarray:
     """Return |mean confidence - accuracy| of the record's windows."""
     over = record.calibrators[calibrator]["over_time"]
     return np.abs(np.array(over["confidence"]) - np.array(over["accuracy"]))
+
+
+def windows_covered(record: Record, calibrator: str) -> np.ndarray:
+    """Return whether the interval of each window holds its accuracy; all have the stream's mean variance."""
+    bins = record.calibrators[calibrator]["reliability"]
+    stream = np.repeat(np.array(bins["confidence"]), np.array(bins["count"], int))
+    # As many of the stream's confidences as a window has: the interval depends on their number and spread.
+    told = estimate_accuracy(stream[np.linspace(0, len(stream) - 1, WINDOW).round().astype(int)])
+    return window_errors(record, calibrator) <= told.high - told.accuracy
 
 
 def realised(record: Record, calibrator: str, risk: float, delta: float | None = None) -> tuple[float, float]:
@@ -64,7 +75,9 @@ def rows(records: Sequence[Record]) -> list[dict[str, object]]:
             continue
         errors = np.concatenate([window_errors(record, name) for record in own])
         row: dict[str, object] = {"calibrator": name, "delta": delta, "streams": len(own)}
+        covered = np.concatenate([windows_covered(record, name) for record in own])
         row |= {"estimate_error": float(errors.mean()), "within_5": float((errors <= 0.05).mean())}
+        row["interval_holds"] = float(covered.mean())
         for risk in RISKS:
             found = np.array([realised(record, name, risk, delta) for record in own])
             kept = np.nan_to_num(found[:, 0], nan=0.0) <= risk + 0.01
@@ -72,6 +85,7 @@ def rows(records: Sequence[Record]) -> list[dict[str, object]]:
                 "realised": float(np.nanmean(found[:, 0])) if np.isfinite(found[:, 0]).any() else None,
                 "worst_in_ten": float(np.nanquantile(found[:, 0], 0.9)),
                 "kept": float(kept.mean()),
+                "exceeded": float((np.nan_to_num(found[:, 0], nan=0.0) > risk).mean()),
                 "coverage": float(found[:, 1].mean()),
             }
         table.append(row)
@@ -126,7 +140,7 @@ def _percent(value: float) -> str:
 
 def show(table: Sequence[dict[str, object]]) -> str:
     """Return the rows as Markdown."""
-    heads = ["confidence from", "streams", "estimate off by", "within 5 points"]
+    heads = ["confidence from", "streams", "estimate off by", "within 5 points", "interval holds"]
     heads += [f"at {risk:.0%}: realised (9 of 10), kept, accepted" for risk in RISKS]
     lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     for row in table:
@@ -135,6 +149,7 @@ def show(table: Sequence[dict[str, object]]) -> str:
         cells += [
             f"{100 * float(str(row['estimate_error'])):.1f}",
             f"{100 * float(str(row['within_5'])):.0f} %",
+            f"{100 * float(str(row['interval_holds'])):.0f} %",
         ]
         for risk in RISKS:
             at = row[f"{risk:g}"]

@@ -15,8 +15,8 @@ STARTS = (0.1, 0.3, 0.5, 0.7, 1.0)
 LEVELS = 20
 """How many thresholds are tried, at equal shares of the labelled samples."""
 MISCALIBRATION = 0.035
-"""A stream's accuracy lies about so far from its mean confidence: one standard deviation, at its widest. Measured on
-the streams the calibrator was developed on."""
+"""A stream's accuracy lies about so far from its mean confidence: one standard deviation, at its widest. Of the size
+measured on streams of the validation corruptions (docs/selective-prediction.md)."""
 
 
 def require_share(**values: float) -> None:
