@@ -15,17 +15,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from sicl.bench.run.results import load_records
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.names import calibrator_name
 from sicl.bench.tables.svg import Frame, Scale, number, spread_labels, tag, text
+from sicl.monitor.window import estimate_accuracy
+from sicl.selective import expected_threshold
 
 RISKS = (0.05, 0.1, 0.2)
+WINDOW = 256
 DELTA = 0.1
 PROMISED = np.linspace(0.02, 0.3, 15)
 LINES = (("softmax", "#6b7280"), ("pseudocal", "#17875a"), ("sicl", "#d11149"))
-SHOWN = (("softmax", None), ("mc_dropout", None), ("pseudocal", None), ("sicl", None), ("sicl", DELTA))
+SHOWN = (
+    *((name, None) for name in ("softmax", "mc_dropout", "pseudocal", "sicl")),
+    *((name, DELTA) for name in ("pseudocal", "sicl")),
+)
 
 
 def window_errors(record: Record, calibrator: str) -> np.ndarray:
@@ -34,31 +41,29 @@ def window_errors(record: Record, calibrator: str) -> np.ndarray:
     return np.abs(np.array(over["confidence"]) - np.array(over["accuracy"]))
 
 
+def windows_covered(record: Record, calibrator: str) -> np.ndarray:
+    """Return whether the interval of each window holds its accuracy; all have the stream's mean variance."""
+    bins = record.calibrators[calibrator]["reliability"]
+    stream = np.repeat(np.array(bins["confidence"]), np.array(bins["count"], int))
+    # As many of the stream's confidences as a window has: the interval depends on their number and spread.
+    told = estimate_accuracy(stream[np.linspace(0, len(stream) - 1, WINDOW).round().astype(int)])
+    return window_errors(record, calibrator) <= told.high - told.accuracy
+
+
 def realised(record: Record, calibrator: str, risk: float, delta: float | None = None) -> tuple[float, float]:
     """Return (realised risk, coverage) of what is accepted at a promised risk; NaN where nothing is."""
     part = record.calibrators[calibrator]
-    bins = {key: np.array(part["reliability"][key])[::-1] for key in ("count", "confidence")}
-    seen = bins["count"].cumsum()
-    doubt = (bins["count"] * (1 - bins["confidence"])).cumsum() / np.maximum(seen, 1)
-    sure = True if delta is None else seen * divergence(risk, doubt) >= -np.log(delta)
-    fits = np.flatnonzero((doubt <= risk) & (seen > 0) & sure)
-    if not len(fits):
+    bins = part["reliability"]
+    # Within a bin all samples are taken to have its mean confidence, and to come one by one.
+    count = np.array(bins["count"], int)[::-1]
+    confidence = np.repeat(np.array(bins["confidence"])[::-1], count)
+    confidence -= 1e-9 * np.arange(len(confidence))
+    lowest = expected_threshold(torch.from_numpy(confidence), risk, delta=delta)
+    coverage = float((confidence >= lowest).mean())
+    if not coverage:
         return float("nan"), 0.0
-    last = int(fits[-1])
-    coverage = float(seen[last] / seen[-1])
-    if delta is None and last + 1 < len(seen) and seen[last + 1] > seen[last]:
-        # Within the next bin all samples are taken to have its mean confidence.
-        worse = 1 - bins["confidence"][last + 1]
-        extra = (risk - doubt[last]) * seen[last] / max(worse - risk, 1e-9)
-        coverage += float(min(extra, bins["count"][last + 1]) / seen[-1])
     curve = part["risk_coverage"]
     return float(np.interp(coverage, curve["coverage"], curve["risk"])), coverage
-
-
-def divergence(p: float, q: np.ndarray) -> np.ndarray:
-    """Return KL(p | q) of coins."""
-    q = q.clip(1e-12, 1 - 1e-12)
-    return p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
 
 
 def rows(records: Sequence[Record]) -> list[dict[str, object]]:
@@ -70,7 +75,9 @@ def rows(records: Sequence[Record]) -> list[dict[str, object]]:
             continue
         errors = np.concatenate([window_errors(record, name) for record in own])
         row: dict[str, object] = {"calibrator": name, "delta": delta, "streams": len(own)}
+        covered = np.concatenate([windows_covered(record, name) for record in own])
         row |= {"estimate_error": float(errors.mean()), "within_5": float((errors <= 0.05).mean())}
+        row["interval_holds"] = float(covered.mean())
         for risk in RISKS:
             found = np.array([realised(record, name, risk, delta) for record in own])
             kept = np.nan_to_num(found[:, 0], nan=0.0) <= risk + 0.01
@@ -78,6 +85,7 @@ def rows(records: Sequence[Record]) -> list[dict[str, object]]:
                 "realised": float(np.nanmean(found[:, 0])) if np.isfinite(found[:, 0]).any() else None,
                 "worst_in_ten": float(np.nanquantile(found[:, 0], 0.9)),
                 "kept": float(kept.mean()),
+                "exceeded": float((np.nan_to_num(found[:, 0], nan=0.0) > risk).mean()),
                 "coverage": float(found[:, 1].mean()),
             }
         table.append(row)
@@ -132,7 +140,7 @@ def _percent(value: float) -> str:
 
 def show(table: Sequence[dict[str, object]]) -> str:
     """Return the rows as Markdown."""
-    heads = ["confidence from", "streams", "estimate off by", "within 5 points"]
+    heads = ["confidence from", "streams", "estimate off by", "within 5 points", "interval holds"]
     heads += [f"at {risk:.0%}: realised (9 of 10), kept, accepted" for risk in RISKS]
     lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     for row in table:
@@ -141,6 +149,7 @@ def show(table: Sequence[dict[str, object]]) -> str:
         cells += [
             f"{100 * float(str(row['estimate_error'])):.1f}",
             f"{100 * float(str(row['within_5'])):.0f} %",
+            f"{100 * float(str(row['interval_holds'])):.0f} %",
         ]
         for risk in RISKS:
             at = row[f"{risk:g}"]

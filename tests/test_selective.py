@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sicl.errors import InputError, OptionError
-from sicl.selective import bounded_threshold, calibrated_probabilities, expected_threshold
+from sicl.selective import bounded_threshold, calibrated_probabilities, expected_threshold, worth
 from sicl.types import AlarmWarning, Prediction
 
 
@@ -28,13 +28,36 @@ def test_accept_by_risk_takes_as_many_as_the_mean_error_allows() -> None:
     assert out.accept(risk=0.054).tolist() == [True, True, False, True]
 
 
-def test_caution_counts_each_doubt_more_than_once() -> None:
-    """Twice the doubt halves the risk that is spent; less than once is refused."""
-    out = prediction([0.99, 0.95, 0.9])
-    assert out.accept(risk=0.06).sum() == 3
-    assert torch.equal(out.accept(risk=0.06, caution=2.0), out.accept(risk=0.03))
-    with pytest.raises(OptionError, match="caution"):
-        out.accept(risk=0.06, caution=0.5)
+def test_confidences_of_a_stream_are_worth_a_limited_number_of_labels() -> None:
+    """Few say what few labels would; however many, they say no more than some 200 labels."""
+    assert worth(1, 0.035) == pytest.approx(1, abs=0.01)
+    assert worth(10**9, 0.035) == pytest.approx(1 / 0.07**2, rel=1e-6)
+    assert worth(1000, 0.0) == pytest.approx(1000)
+
+
+def test_a_stream_whose_confidence_may_be_off_accepts_less() -> None:
+    """With `delta` a doubt near the risk is not enough, unless the calibration is trusted to the letter."""
+    out = prediction([0.96] * 10_000)
+    assert out.accept(risk=0.05).all()
+    assert out.accept(risk=0.05, delta=0.1, miscalibration=0.0).all()
+    assert not out.accept(risk=0.05, delta=0.1).any()
+    assert prediction([0.98] * 10_000).accept(risk=0.05, delta=0.1).all()
+    with pytest.raises(OptionError, match="`miscalibration`"):
+        out.accept(risk=0.05, delta=0.1, miscalibration=0.6)
+
+
+def test_the_bound_without_labels_holds_on_streams_that_are_off_together() -> None:
+    """Over 400 streams whose error rate is spread as assumed, at most a tenth break a 10 % risk."""
+    generator = torch.Generator().manual_seed(0)
+    broken = 0
+    for _ in range(400):
+        confidence = 1 - 0.3 * torch.rand(2000, generator=generator, dtype=torch.float64)
+        taken = confidence >= expected_threshold(confidence, 0.1, delta=0.1)
+        doubt = float((1 - confidence[taken]).mean())
+        off = 2 * 0.035 * math.sqrt(doubt * (1 - doubt)) * float(torch.randn((), generator=generator))
+        wrong = torch.rand(int(taken.sum()), generator=generator) < max(0.0, doubt + off)
+        broken += float(wrong.float().mean()) > 0.1
+    assert broken <= 40
 
 
 def test_equal_confidences_are_accepted_or_refused_together() -> None:
@@ -147,7 +170,7 @@ def test_with_delta_the_accepted_rarely_err_more_than_promised() -> None:
         confidence = 1 - 0.3 * torch.rand(128, generator=generator, dtype=torch.float64)
         wrong = torch.rand(128, generator=generator, dtype=torch.float64) > confidence
         for delta in exceeded:
-            taken = confidence >= expected_threshold(confidence, 0.1, delta=delta)
+            taken = confidence >= expected_threshold(confidence, 0.1, delta=delta, miscalibration=0.0)
             accepted[delta] += int(taken.sum())
             exceeded[delta] += bool(taken.any()) and float(wrong[taken].double().mean()) > 0.1
     assert exceeded[0.1] <= 30 < 90 < exceeded[None]

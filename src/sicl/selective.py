@@ -14,6 +14,9 @@ STARTS = (0.1, 0.3, 0.5, 0.7, 1.0)
 """Where `bounded_threshold` begins its sequences of tests, as shares of the labelled samples."""
 LEVELS = 20
 """How many thresholds are tried, at equal shares of the labelled samples."""
+MISCALIBRATION = 0.035
+"""A stream's accuracy lies about so far from its mean confidence: one standard deviation, at its widest. Of the size
+measured on streams of the validation corruptions (docs/selective-prediction.md)."""
 
 
 def require_share(**values: float) -> None:
@@ -23,30 +26,49 @@ def require_share(**values: float) -> None:
             raise OptionError(f"`{name}` must lie between 0 and 1, both excluded; got {value!r}.")
 
 
+def require_miscalibration(value: float) -> None:
+    """Raise `OptionError` unless it is a standard deviation that a share can have."""
+    if not 0 <= value <= 0.5:
+        raise OptionError(f"`miscalibration` must lie in [0, 0.5], got {value!r}.")
+
+
+def worth(n: Tensor | float, miscalibration: float) -> Tensor | float:
+    """Return how many labelled samples would say as much about an error rate as n confidences do.
+
+    The error rate of n samples, each wrong with chance q, has a variance of q (1 - q) / n. That the confidences of a
+    stream are off together adds (2 miscalibration)^2 q (1 - q), which more samples do not take away: the two are the
+    variance of 1 / (1 / n + (2 miscalibration)^2) samples, at most some 200 at 0.035.
+
+    Args:
+        n: samples.
+        miscalibration: the standard deviation of accuracy less mean confidence over streams, where q is one half.
+    """
+    return 1 / (1 / n + (2 * miscalibration) ** 2)
+
+
 def expected_threshold(
-    confidence: Tensor, risk: float, *, caution: float = 1.0, delta: float | None = None
+    confidence: Tensor, risk: float, *, delta: float | None = None, miscalibration: float = MISCALIBRATION
 ) -> float:
     """Return the lowest threshold at which the accepted are expected to err at most at `risk`, else inf.
 
     If each confidence is the chance of being right, 1 - confidence is the chance of an error, and the expected
-    error rate of the accepted is its mean q over them. Equal confidences are accepted together. A few accepted may err
+    error rate of the accepted is its mean q over them. Equal confidences are accepted together. The accepted may err
     more often than expected: of m, more than a share `risk` > q is wrong with probability at most exp(-m KL(risk | q))
-    (Hoeffding, 1963); with `delta` that probability is at most `delta`.
+    (Hoeffding, 1963). With `delta` that is at most `delta`, where m counts what the confidences are `worth`.
 
     Args:
         confidence: N.
         risk: the error rate allowed among the accepted.
-        caution: how many times each doubt counts; above 1 where calibration is not trusted to the letter.
         delta: how often these accepted may err more often than at `risk`; None: in the mean they may not.
+        miscalibration: see `worth`; 0 trusts the confidence to the letter.
     """
-    if not caution >= 1:
-        raise OptionError(f"`caution` must be >= 1, got {caution!r}.")
+    require_miscalibration(miscalibration)
     ordered = confidence.detach().double().cpu().sort(descending=True).values
     accepted = ordered.new_tensor(range(1, len(ordered) + 1))
-    doubt = caution * (1 - ordered).cumsum(0) / accepted
+    doubt = (1 - ordered).cumsum(0) / accepted
     fits = doubt <= risk + 1e-12
     if delta is not None:
-        fits &= accepted * _divergence(risk, doubt) >= -math.log(delta)
+        fits &= worth(accepted, miscalibration) * _divergence(risk, doubt) >= -math.log(delta)
     last_of_tie = ordered.diff(append=ordered.new_tensor([-1.0])) != 0
     kept = (fits & last_of_tie).nonzero().flatten()
     return float(ordered[kept[-1]]) if len(kept) else math.inf

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sicl.errors import InputError, OptionError, require_between
 from sicl.selective import (
+    MISCALIBRATION,
     bounded_threshold,
     calibrated_probabilities,
     expected_threshold,
@@ -68,25 +69,26 @@ class Prediction:
         threshold: float | None = None,
         *,
         risk: float | None = None,
-        caution: float = 1.0,
-        labelled: tuple[Tensor, Tensor] | None = None,
         delta: float | None = None,
+        labelled: tuple[Tensor, Tensor] | None = None,
+        miscalibration: float = MISCALIBRATION,
     ) -> Tensor:
         """Return a boolean mask of the samples to act on.
 
         With `threshold`: those whose confidence reaches it. With `risk`: as many as can be accepted while their
         expected error rate, by the calibrated confidence alone, is at most `risk`; with `delta`, while their own error
-        rate exceeds it with probability `delta` at most. With `labelled` samples the bound holds with probability
-        1 - `delta` for samples like those, whatever the confidence is worth. While a monitor is alarmed, `risk`
-        accepts nothing and warns why.
+        rate exceeds it with probability `delta` at most, by chance or because the stream is miscalibrated. With
+        `labelled` samples the bound holds with probability 1 - `delta` for samples like those, whatever the confidence
+        is worth. While a monitor is alarmed, `risk` accepts nothing and warns why.
 
         Args:
             threshold: in [0, 1].
             risk: the error rate allowed among the accepted, between 0 and 1.
-            caution: how many times each doubt counts, 1 or more; without labels only.
-            labelled: (confidence, correct) of samples like these.
             delta: how often the accepted may err more often than at `risk`. None: without labels the risk holds in
                 the mean, with labels 0.05.
+            labelled: (confidence, correct) of samples like these.
+            miscalibration: how far a stream's accuracy lies from its mean confidence, as a standard deviation (where
+                that is one half); counts with `delta` and without labels.
 
         Raises:
             OptionError: not exactly one of `threshold` and `risk` is given, or a value is out of range.
@@ -102,7 +104,7 @@ class Prediction:
             return self.confidence > 1
         if labelled is None:
             # Compared as it was sorted: a float32 threshold must find its own sample again.
-            lowest = expected_threshold(self.confidence, risk, caution=caution, delta=delta)
+            lowest = expected_threshold(self.confidence, risk, delta=delta, miscalibration=miscalibration)
             return self.confidence.double() >= lowest
         delta = 0.05 if delta is None else delta
         return self.confidence.double() >= bounded_threshold(*labelled, risk=risk, delta=delta)

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from sicl.cli import app
 from sicl.data import load_dataset
 from sicl.errors import DataError, OptionError
+from sicl.models.preprocess import Preprocess
 from sicl.predict import FolderJob, Outcome, Row, predict_page, run_job
 from sicl.predict import job as job_module
 from sicl.predict.job import write_outcome
@@ -149,6 +150,14 @@ def test_the_models_own_preprocessing_is_used() -> None:
     assert preprocess_of(model)(Image.new("RGB", (40, 20))).shape == (3, 5, 5)
 
 
+def test_a_picture_of_the_models_size_is_taken_as_it_is() -> None:
+    """It was cropped for such a model; enlarging it to crop again would lose its edge."""
+    model, pixels = torch.nn.Identity(), np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    model.preprocess = Preprocess(size=8, resize=10)  # type: ignore[assignment]
+    taken = preprocess_of(model)(Image.fromarray(pixels))
+    assert torch.equal((255 * taken).round().byte(), torch.from_numpy(pixels).permute(2, 0, 1))
+
+
 def test_an_alarm_accepts_nothing_and_is_said() -> None:
     """Pictures of an alarmed stretch are never accepted, however sure the model is."""
     rows = [Row(f"{i}.png", i % 2, "ab"[i % 2], 0.99, alarm="strange." if i > 4 else "") for i in range(10)]
@@ -156,6 +165,28 @@ def test_an_alarm_accepts_nothing_and_is_said() -> None:
     assert [row.accepted for row in outcome.rows] == [True] * 5 + [False] * 5
     assert outcome.estimate.low == 0.0
     assert any("strange." in note for note in warnings_of(outcome))
+
+
+def test_delta_promises_the_risk_of_this_folder_and_not_of_the_mean_one() -> None:
+    """Fewer are accepted, and the page says with which probability the promise holds."""
+    rows = [Row(f"{i:04}.png", i % 2, "ab"[i % 2], 1 - i / 8000) for i in range(1000)]
+    mean, sure = Outcome.of(rows, 0.05), Outcome.of(rows, 0.05, delta=0.1)
+    assert 0 < len(sure.accepted) < len(mean.accepted)
+    assert (mean.promise, sure.promise) == ("5 % risk, in the mean", "5 % risk, with probability 90 %")
+    assert "with probability 90 %" in predict_page(sure, Path(), "x")
+    assert any("sure enough" in note for note in warnings_of(Outcome.of(rows[:10], 0.05, delta=0.1)))
+
+
+def test_labels_of_some_pictures_bound_the_risk_of_all() -> None:
+    """With `delta` they count, whatever the confidence is worth; labels of all pictures only check."""
+    rows = [Row(f"{i:04}.png", 0, "a", 0.6 + i / 2500, truth="a" if i % 2 else "") for i in range(1000)]
+    bounded = Outcome.of(rows, 0.05, delta=0.1)
+    assert bounded.bounded_by_labels
+    assert (
+        len(bounded.accepted) == 999
+    )  # all above the least labelled: every label is right, though the confidence doubts it
+    assert not Outcome.of(rows, 0.05).bounded_by_labels
+    assert len(Outcome.of([row for row in rows if row.truth], 0.05, delta=0.1).accepted) < 300
 
 
 def test_a_folder_of_nothing_readable_still_gets_its_page(tmp_path: Path) -> None:
@@ -193,10 +224,12 @@ def test_the_command_prints_where_things_are_and_says_mistakes_in_a_sentence(
     base = ["predict", "--model", "demo", "--calibrator", "softmax", "--device", "cpu"]
     runner = CliRunner()
     good = runner.invoke(
-        app, [*base, "--images", str(folder), "--out", str(tmp_path / "out"), "--risk", "0.2"]
+        app,
+        [*base, "--images", str(folder), "--out", str(tmp_path / "out"), "--risk", "0.2", "--delta", "0.3"],
     )
     assert good.exit_code == 0, good.output
     assert "Estimated accuracy" in good.output
+    assert "20 % risk, with probability 70 %" in good.output
     assert (tmp_path / "out" / "predictions.csv").exists()
     bad = runner.invoke(app, [*base, "--images", str(tmp_path / "none"), "--out", str(tmp_path / "out2")])
     assert isinstance(bad.exception, DataError)

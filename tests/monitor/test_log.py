@@ -85,6 +85,24 @@ def test_a_full_disk_costs_a_sentence_and_no_prediction() -> None:
     assert len(monitored(IMAGES)) == 64
 
 
+def test_events_beyond_those_that_wait_are_counted_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An audit log may have a gap, but says so."""
+    monkeypatch.setattr("sicl.monitor.log.KEPT", 3)
+    path = tmp_path / "later" / "audit.jsonl"
+    with pytest.warns(LogWarning):
+        log = AuditLog(path)
+    for i in range(5):
+        log({"event": "state", "seen": i})
+    path.parent.mkdir()
+    log({"event": "state", "seen": 5})
+    log({"event": "state", "seen": 6})
+    log.close()
+    told = [(event["event"], event.get("n"), event["seen"]) for event, _ in read_log(path)]
+    assert told == [("lost", 3, 3), *(("state", None, seen) for seen in (3, 4, 5, 6))]
+
+
 def test_a_line_cut_off_by_a_kill_spoils_no_other(tmp_path: Path) -> None:
     """The torn line is skipped, the next event stands on its own line."""
     path = tmp_path / "audit.jsonl"

@@ -17,7 +17,7 @@ HELP = {
     "method": "The adaptation method: source (none), tent, eata, sar, rotta, sotta, ...",
     "calibrator": "Where the confidence comes from: sicl, pseudocal, softmax, ...",
     "risk": "The error rate allowed among the accepted pictures.",
-    "caution": "How many times each doubt counts against the risk; 1 trusts the calibration to the letter.",
+    "delta": "How often the accepted may err more often than at --risk, say 0.1; without it, in the mean they do not.",
     "labels": "A CSV file with the columns file and label; class folders are recognised without one.",
     "classes": "A text file with a class name a line, where the model does not know its own.",
     "source": "A folder of pictures of the kind the model knows (not trained on): tells a strange domain.",
@@ -38,7 +38,7 @@ def predict(
     method: Annotated[str, typer.Option(help=HELP["method"])] = "source",
     calibrator: Annotated[str, typer.Option(help=HELP["calibrator"])] = "sicl",
     risk: Annotated[float, typer.Option(help=HELP["risk"])] = 0.05,
-    caution: Annotated[float, typer.Option(help=HELP["caution"])] = 1.0,
+    delta: Annotated[Optional[float], typer.Option(help=HELP["delta"])] = None,  # noqa: UP045
     labels: Annotated[OptionalPath, typer.Option(help=HELP["labels"])] = None,
     classes: Annotated[OptionalPath, typer.Option(help=HELP["classes"])] = None,
     source: Annotated[OptionalPath, typer.Option(help=HELP["source"])] = None,
@@ -80,7 +80,7 @@ def _run(job: FolderJob) -> None:
         accuracy, low, high = (100 * value for value in outcome.estimate)
         console.print(f"Estimated accuracy: {accuracy:.1f} % (between {low:.0f} and {high:.0f} %)")
         taken, n = len(outcome.accepted), len(outcome.read)
-        console.print(f"Accepted at {job.risk:.0%} risk: {taken} of {n} ({100 * taken / n:.0f} %)")
+        console.print(f"Accepted at {outcome.promise}: {taken} of {n} ({100 * taken / n:.0f} %)")
     if outcome.accuracy is not None:
         measured, n = 100 * outcome.accuracy, len(outcome.known)
         console.print(f"Measured accuracy: {measured:.1f} % on {n} labelled pictures")

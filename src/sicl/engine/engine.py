@@ -23,6 +23,9 @@ _LIVE = 4
 _CPU_ROWS = 128
 """Beyond this many rows a CPU gains nothing from larger batches, and loses its cache."""
 
+_COMPARED = 16
+"""How many images a twin is compared on."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions(Spec):
@@ -186,6 +189,8 @@ class Engine:
         if self.options.level == "plain":
             self.reason = "asked for"
             return
+        # On a CPU a few images say as much; on a GPU what is traced here serves all later batches.
+        images = images if images.is_cuda else images[:_COMPARED]
         # The live network's own answer, to compare the twin's with.
         clean = self.split.run(images)
         if self.split.plan == "whole":

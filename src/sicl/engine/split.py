@@ -307,23 +307,14 @@ class Split:
         """Find the cheapest plan under which the laws of this class hold for these images, and keep it."""
         # A few rows suffice, and must differ: rows that are alike hide what depends on the row.
         rows = probe(images)
-        # Copied until it is known that nothing overwrites the features.
-        before, self.plan, self._overwritten = self.plan, None, True
+        before, self.plan = self.plan, None
         self._row, self._checked = rows[:1], _kind(images)
-        # Statistics of four probes are no statistics; the laws do not depend on which are used.
-        with running_statistics(self.network), record_statistics(self.network) as recorded:
-            self._stubs.trace(self.network, rows)
-            with layer_sizes(self.network, self._at_point) as widths:
-                features, logits = self._tapped_pass(rows)
-            self.widest = max(value // len(rows) for value in (features.numel(), *widths))
-            self._overwritten = False
-            # Once more without the copy: what came out different was written to.
-            self._overwritten = not torch.equal(self._tapped_pass(rows)[0], features)
-        check_logits(logits)
+        clean = self._first_pass(rows)
+        assert clean.logits is not None
+        check_logits(clean.logits)
         self._stacks = all(map(can_group, self.batch_dependent()))
         # Cheapest first.
         plans: tuple[Plan, ...] = ("thin", "wide", "whole")
-        clean = Begun(rows, features, features, recorded, logits=logits)
         self.plan = next((plan for plan in plans if self._laws_hold(plan, clean)), None)
         if self.plan is None:
             raise UnsupportedModelError(
@@ -337,6 +328,30 @@ class Split:
                 stacklevel=2,
             )
         return self.plan
+
+    def _first_pass(self, rows: Tensor) -> Begun:
+        """Learn stubs, the widest layer and whether features are overwritten, in one pass: a first batch waits."""
+        seen: list[tuple[Tensor, Tensor]] = []
+
+        def tap(value: Any) -> Any:
+            if not seen:
+                seen.append(((features := self._first(value)), features.clone()))
+            return value
+
+        # Statistics of four probes are no statistics; the laws do not depend on which are used.
+        with (
+            running_statistics(self.network),
+            record_statistics(self.network) as recorded,
+            layer_sizes(self.network, self._at_point) as widths,
+            self._at_point(tap),
+        ):
+            logits = logits_of(self._stubs.trace(self.network, rows))
+        if not seen:
+            raise self._never_called()
+        afterwards, features = seen[0]
+        self.widest = max(value // len(rows) for value in (features.numel(), *widths))
+        self._overwritten = not torch.equal(afterwards, features)
+        return Begun(rows, features, features, recorded, logits=logits)
 
     def _laws_hold(self, plan: Plan, clean: Begun) -> bool:
         assert clean.logits is not None

@@ -28,8 +28,8 @@ class Stubs:
         self.answers: dict[nn.Module, list[Any]] = {}
         self.template: Any = None
 
-    def trace(self, network: nn.Module, images: Tensor) -> None:
-        """Learn, from one pass, the answers of the modules that finish before the cut is reached.
+    def trace(self, network: nn.Module, images: Tensor) -> Any:
+        """Learn, from one pass, the answers of the modules that finish before the cut is reached; return its output.
 
         Args:
             network: to run.
@@ -53,11 +53,12 @@ class Stubs:
             handles.append(module.register_forward_pre_hook(lambda m, _a: open_modules.append(m)))
             handles.append(module.register_forward_hook(leave))
         try:
-            network(images)
+            output = network(images)
         finally:
             for handle in handles:
                 handle.remove()
         self._keep(done, at_cut, len(images))
+        return output
 
     def _holds_cut(self, module: nn.Module) -> bool:
         return any(child is self.cut for child in module.modules())

@@ -31,7 +31,7 @@ class AuditLog:
     """An append-only file of JSON lines, locked while it is open.
 
     A log that cannot be written (no such folder, no permission, a full disk) warns once, in one sentence; events
-    wait and are written when it can be again.
+    wait and are written when it can be again. If more had to wait than are kept, an event `lost` says how many.
 
     Args:
         path: the file; made if it is not there.
@@ -43,6 +43,7 @@ class AuditLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.waiting: deque[bytes] = deque(maxlen=KEPT)
+        self.lost = 0
         self._file: IO[bytes] | None = None
         self._warned = False
         self._torn = False
@@ -50,7 +51,8 @@ class AuditLog:
 
     def __call__(self, event: Event) -> None:
         """Append an event, or keep it until that is possible."""
-        self.waiting.append((json.dumps(event, allow_nan=False) + "\n").encode())
+        self.lost += len(self.waiting) == KEPT
+        self.waiting.append(_line(event))
         self._try(self._flush)
 
     def close(self) -> None:
@@ -90,15 +92,27 @@ class AuditLog:
     def _flush(self) -> None:
         if self._file is None:
             self._open()
-        file = self._file
-        while self.waiting and file is not None:
-            # A line cut off by a full disk or a kill is closed first, so that it spoils no other.
-            line = (b"\n" if self._torn else b"") + self.waiting[0]
-            self._torn = True
-            if file.write(line) != len(line):
-                raise OSError(28, "no space left on device")
-            self._torn = False
+        if self.lost:
+            self._write(
+                _line({"event": "lost", "n": self.lost, "seen": json.loads(self.waiting[0]).get("seen", 0)})
+            )
+            self.lost = 0
+        while self.waiting:
+            self._write(self.waiting[0])
             self.waiting.popleft()
+
+    def _write(self, line: bytes) -> None:
+        assert self._file is not None
+        # A line cut off by a full disk or a kill is closed first, so that it spoils no other.
+        line = (b"\n" if self._torn else b"") + line
+        self._torn = True
+        if self._file.write(line) != len(line):
+            raise OSError(28, "no space left on device")
+        self._torn = False
+
+
+def _line(event: Event) -> bytes:
+    return (json.dumps(event, allow_nan=False) + "\n").encode()
 
 
 def _ends_torn(path: Path) -> bool:

@@ -130,7 +130,7 @@ class Monitored:
         confidence = self.window.columns.get("confidence")
         if confidence is None:
             return None
-        found = estimate_accuracy(confidence, bias=self._bias(), level=self.spec.level)
+        found = estimate_accuracy(confidence, **self._off(), level=self.spec.level)
         return found._replace(low=0.0) if self.alarmed else found
 
     @property
@@ -415,12 +415,15 @@ class Monitored:
         if self.detector.evidence < 1 / math.sqrt(self.spec.false_alarms):
             self._healthy, self._pending = self._pending or self._healthy, self.trusted.state_dict()
 
-    def _bias(self) -> tuple[float, float]:
+    def _off(self) -> dict[str, Any]:
         """Return the assumed miscalibration, or what the labels say where they say more."""
         assumed = self.spec.miscalibration
         low, high = (2 * end - 1 for end in self._gap.interval)
-        narrower = self._gap.n > 0 and high - low <= 2 * assumed
-        return (low, high) if narrower or low > 0 or high < 0 else (-assumed, assumed)
+        # Two standard deviations to either side are what is assumed.
+        narrower = self._gap.n > 0 and high - low <= 4 * assumed
+        if narrower or low > 0 or high < 0:
+            return {"miscalibration": 0.0, "bias": (low, high)}
+        return {"miscalibration": assumed}
 
     def _state(self) -> dict[str, Any]:
         estimate = self.estimate

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sicl.errors import OptionError, require_choice, require_positive
-from sicl.selective import require_share
+from sicl.selective import MISCALIBRATION, require_miscalibration, require_share
 from sicl.spec import Spec
 
 POLICIES = ("warn", "freeze", "reset", "rollback")
@@ -23,7 +23,7 @@ class MonitorOptions(Spec):
     collapse: float = 0.5
     false_alarms: float = 1e-5
     policy: Literal["warn", "freeze", "reset", "rollback"] = "warn"
-    miscalibration: float = 0.05
+    miscalibration: float = MISCALIBRATION
     level: float = 0.95
     log: Path | str | None = None
     every: int = 64
@@ -34,8 +34,7 @@ class MonitorOptions(Spec):
         require_positive(every=self.every, remember=self.remember)
         if self.window < 16:
             raise OptionError(f"`window` must be at least 16 samples, got {self.window!r}.")
-        if not 0 <= self.miscalibration <= 1:
-            raise OptionError(f"`miscalibration` must lie in [0, 1], got {self.miscalibration!r}.")
+        require_miscalibration(self.miscalibration)
         shares = {"familiarity": self.familiarity, "collapse": self.collapse, "level": self.level}
         require_share(**shares, false_alarms=self.false_alarms)
         if self.accuracy is not None:

@@ -35,8 +35,8 @@ class Monitor(MonitorOptions):
         false_alarms: a sample, on streams that are well.
         policy: what an alarm does. "warn": says so; "freeze": stops adapting until the stream is well again;
             "reset": returns to the network as attached; "rollback": to the last snapshot that was well.
-        miscalibration: how far the mean confidence of a window is assumed to lie from its accuracy, at most;
-            labels replace the assumption.
+        miscalibration: how far a stream's accuracy is assumed to lie from its mean confidence, as a standard
+            deviation (where that is one half); labels replace the assumption.
         level: of the intervals.
         log: a JSON-lines file to append events to; one monitor a file.
         every: samples between two lines of the log about the stream's state.

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sicl.selective import MISCALIBRATION, worth
+
 Column = NDArray[np.float64]
 
 
@@ -20,20 +22,24 @@ class Estimate(NamedTuple):
 
 
 def estimate_accuracy(
-    confidence: Column, *, bias: tuple[float, float] = (-0.05, 0.05), level: float = 0.95
+    confidence: Column,
+    *,
+    miscalibration: float = MISCALIBRATION,
+    bias: tuple[float, float] = (0.0, 0.0),
+    level: float = 0.95,
 ) -> Estimate:
     """Return the mean confidence as accuracy, with an interval for the accuracy these samples really have.
 
-    The interval has two parts. Sampling: of n predictions that are right with the chances the confidence gives,
-    the share that is right differs from the mean confidence by at most Bernstein's bound, with probability
-    `level`. Miscalibration: accuracy less confidence is assumed to lie in `bias`, in the mean over the window.
+    The share that is right differs from the mean confidence by at most Bernstein's bound with probability `level`,
+    for as many samples as the confidences are `worth`: chance and miscalibration in one.
 
     Args:
         confidence: of the window's samples.
-        bias: the least and the greatest mean of accuracy less confidence.
-        level: how often the sampling part holds.
+        miscalibration: one standard deviation of a stream's accuracy around its mean confidence, at its widest.
+        bias: the least and the greatest mean of accuracy less confidence, as labels say it.
+        level: how often the interval holds.
     """
-    n, mean = len(confidence), float(confidence.mean())
+    n, mean = float(worth(len(confidence), miscalibration)), float(confidence.mean())
     log = math.log(2 / (1 - level))
     variance = float((confidence * (1 - confidence)).mean())
     half = math.sqrt(2 * variance * log / n) + log / (3 * n)

@@ -44,7 +44,7 @@ class FolderJob:
         method: the adaptation method, "source" for none.
         calibrator: where the confidence comes from.
         risk: the error rate allowed among the accepted.
-        caution: how many times each doubt counts.
+        delta: how often the accepted may err more often than at `risk`; None: in the mean they may not.
         labels: a CSV file with columns file and label.
         classes: a text file with a class name a line.
         source: a folder of pictures of the kind the network knows, held out from its training.
@@ -61,7 +61,7 @@ class FolderJob:
     method: str = "source"
     calibrator: str = "sicl"
     risk: float = 0.05
-    caution: float = 1.0
+    delta: float | None = None
     labels: Path | None = None
     classes: Path | None = None
     source: Path | None = None
@@ -76,9 +76,7 @@ class FolderJob:
         require_choice(CALIBRATORS, calibrator=self.calibrator)
         require_choice(("shuffled", "name"), order=self.order)
         require_positive(batch=self.batch, size=1 if self.size is None else self.size)
-        require_share(risk=self.risk)
-        if not self.caution >= 1:
-            raise OptionError(f"`caution` must be >= 1, got {self.caution!r}.")
+        require_share(risk=self.risk, delta=0.05 if self.delta is None else self.delta)
 
     @property
     def called(self) -> str:
@@ -90,8 +88,7 @@ class FolderJob:
         """Return what predictions depend on: not the risk, the labels, or where results go."""
         own = asdict(self)
         return {
-            name: str(own[name])
-            for name in sorted(own.keys() - {"out", "risk", "caution", "labels", "device"})
+            name: str(own[name]) for name in sorted(own.keys() - {"out", "risk", "delta", "labels", "device"})
         }
 
 
@@ -124,7 +121,7 @@ def run_job(job: FolderJob, progress: Progress | None = None) -> Outcome:
     return Outcome.of(
         rows,
         job.risk,
-        caution=job.caution,
+        delta=job.delta,
         facts={k: v if isinstance(v, int | float) else str(v) for k, v in described.items()},
     )
 

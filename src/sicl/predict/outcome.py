@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from sicl.errors import DataError
 from sicl.metrics import ReliabilityBins, reliability_bins
 from sicl.monitor import Estimate
 from sicl.monitor.window import estimate_accuracy
-from sicl.selective import expected_threshold
+from sicl.selective import bounded_threshold, expected_threshold
 
 
 @dataclass(frozen=True)
@@ -56,26 +57,32 @@ class Outcome:
     Args:
         rows: one a picture.
         risk: the error rate allowed among the accepted.
-        caution: how many times each doubt counts.
-        miscalibration: the assumed distance between mean confidence and accuracy.
+        delta: how often the accepted may err more often than that; None: in the mean they may not.
         facts: of the run: model, method, calibrator, version, ...
     """
 
     rows: tuple[Row, ...]
     risk: float
-    caution: float = 1.0
-    miscalibration: float = 0.05
+    delta: float | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rows: Sequence[Row], risk: float, *, caution: float = 1.0, **options: Any) -> Outcome:
-        """Return the outcome, with the pictures accepted that the risk allows; none of an alarmed stretch."""
-        trusted = [row.confidence for row in rows if row.read and not row.alarm]
-        threshold = expected_threshold(torch.tensor(trusted, dtype=torch.float64), risk, caution=caution)
+    def of(cls, rows: Sequence[Row], risk: float, *, delta: float | None = None, **options: Any) -> Outcome:
+        """Return the outcome, with the pictures accepted that the risk allows; none of an alarmed stretch.
+
+        With `delta`, and where the truth is known for some pictures, these bound the risk of the others.
+        """
+        trusted = [row for row in rows if row.read and not row.alarm]
+        known = [row for row in trusted if row.correct is not None]
+        if delta is not None and 0 < len(known) < len(trusted):
+            right = torch.tensor([bool(row.correct) for row in known])
+            threshold = bounded_threshold(_confidence(known), right, risk=risk, delta=delta)
+        else:
+            threshold = expected_threshold(_confidence(trusted), risk, delta=delta)
         marked = [
             replace(row, accepted=row.read and not row.alarm and row.confidence >= threshold) for row in rows
         ]
-        return cls(tuple(sorted(marked, key=lambda row: row.file)), risk, caution, **options)
+        return cls(tuple(sorted(marked, key=lambda row: row.file)), risk, delta, **options)
 
     @property
     def read(self) -> list[Row]:
@@ -91,6 +98,17 @@ class Outcome:
     def accepted(self) -> list[Row]:
         """Return the pictures to act on."""
         return [row for row in self.rows if row.accepted]
+
+    @property
+    def promise(self) -> str:
+        """Return what is promised of the accepted, in words."""
+        held = "in the mean" if self.delta is None else f"with probability {100 * (1 - self.delta):g} %"
+        return f"{100 * self.risk:g} % risk, {held}"
+
+    @property
+    def bounded_by_labels(self) -> bool:
+        """Return whether the risk of the accepted is bounded by the pictures whose truth is known."""
+        return self.delta is not None and 0 < len(self.known) < len(self.read)
 
     @property
     def threshold(self) -> float:
@@ -110,8 +128,7 @@ class Outcome:
     @property
     def estimate(self) -> Estimate:
         """Return the estimated accuracy; an alarm takes the lower end away."""
-        bias = (-self.miscalibration, self.miscalibration)
-        found = estimate_accuracy(self.confidence, bias=bias)
+        found = estimate_accuracy(self.confidence)
         return found._replace(low=0.0) if self.alarm else found
 
     @property
@@ -151,6 +168,10 @@ class Outcome:
             values = replace(row, confidence=round(row.confidence, 6))
             writer.writerow(["" if value is None else value for value in astuple(values)])
         return out.getvalue()
+
+
+def _confidence(rows: Sequence[Row]) -> Tensor:
+    return torch.tensor([row.confidence for row in rows], dtype=torch.float64)
 
 
 def read_rows(path: Path) -> list[Row]:

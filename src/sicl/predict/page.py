@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from sicl.bench.report.charts import percent, reliability_diagram
+from sicl.bench.report.charts import reliability_diagram
 from sicl.bench.report.page import DARK, MOON, POLICY
 from sicl.bench.tables.pool import Bins
 from sicl.bench.tables.svg import Frame, Scale, number, tag, text
@@ -64,9 +64,8 @@ def warnings_of(outcome: Outcome) -> list[str]:
         n = sum(bool(row.alarm) for row in outcome.rows)
         notes.append(f"Alarm: {outcome.alarm} {n:,} pictures came under it; none of them is accepted.")
     if not outcome.accepted and not outcome.alarm:
-        notes.append(
-            f"Nothing is accepted: no group of pictures is expected to err at {outcome.risk:.0%} or less."
-        )
+        whose = "labelled picture" if outcome.bounded_by_labels else "picture"
+        notes.append(f"Nothing is accepted: no group of {whose}s is sure enough for {outcome.promise}.")
     if outcome.estimate.accuracy < 0.5:
         notes.append("The model is expected to be wrong on more than half of these pictures.")
     names = [row.name for row in outcome.read]
@@ -127,14 +126,18 @@ def _facts(outcome: Outcome) -> str:
             )
         )
     floor = (
-        "nothing qualifies"
-        if not accepted
-        else f"{accepted:,} pictures, confidence {outcome.threshold:.2f} and up"
+        f"{accepted:,} pictures, confidence {outcome.threshold:.2f} and up"
+        if accepted
+        else "nothing qualifies"
     )
-    cards.append(_fact(f"Accepted at {outcome.risk:.0%} risk", _share(accepted / n), floor))
+    cards.append(_fact(f"Accepted at {outcome.promise}", _share(accepted / n), floor))
     if outcome.realised_risk is not None:
         cards.append(
-            _fact("Wrong among the accepted", _share(outcome.realised_risk), f"promised: {outcome.risk:.0%}")
+            _fact(
+                "Wrong among the accepted",
+                _share(outcome.realised_risk),
+                f"promised: {100 * outcome.risk:g} %",
+            )
         )
     few = max(1, round(0.1 * n))
     found = f"{100 * outcome.share_of_errors(few):.0f}<small> %</small>"
@@ -251,7 +254,7 @@ def _truth(outcome: Outcome) -> str:
     bins = Bins(*(column.numpy() for column in columns))
     rows = []
     for risk in sorted({0.01, 0.02, 0.05, 0.1, 0.2, outcome.risk}):
-        at = Outcome.of(outcome.rows, risk, caution=outcome.caution)
+        at = Outcome.of(outcome.rows, risk, delta=outcome.delta)
         realised = "none" if at.realised_risk is None else f"{100 * at.realised_risk:.1f}"
         share = f"{100 * len(at.accepted) / len(outcome.read):.0f}"
         own = "own" if risk == outcome.risk else None
@@ -310,10 +313,17 @@ def _unread(outcome: Outcome) -> str:
 
 def _about(outcome: Outcome) -> str:
     said = (
-        "The estimated accuracy is the mean confidence. Its interval has two parts: chance (Bernstein's bound, 95 %), "
-        f"and a calibration error of the whole folder of at most {percent(outcome.miscalibration)} points, which is an "
-        "assumption. Accepted are as many pictures as keep the mean of the doubt (1 less confidence) within the risk."
+        "The estimated accuracy is the mean confidence. Its interval (95 %) allows for chance, and for a confidence "
+        "that is off for the folder as a whole as far as it was on streams it was tried on, which is an assumption. "
+        f"Accepted are as many pictures as can be at {outcome.promise}, "
     )
+    said += (
+        "as the labelled ones show."
+        if outcome.bounded_by_labels
+        else "by their mean doubt (1 less confidence)."
+    )
+    if outcome.delta is None:
+        said += " Of single folders about every second errs more often than the mean: --delta 0.1 allows one in ten."
     if outcome.facts.get("source") is None:
         said += (
             " Without pictures of the kind the model knows (--source), a folder that is strange as a whole "

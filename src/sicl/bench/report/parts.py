@@ -160,9 +160,11 @@ def strip(records: Sequence[Record], calibrators: Sequence[str], metric: Metric,
             ),
             tag("span", f"{wins[name]} of {n_done}", class_="wins"),
         ]
+    # On a phone the last labels would touch where there are many.
+    labelled = ticks(0, top)[:: 2 if len(ticks(0, top)) > 5 else 1]
     marks = "".join(
         tag("text", percent(v), x=f"{100 * v / top:.2f}%", y=11, class_=f"tick {_anchor(v, top)}")
-        for v in ticks(0, top)
+        for v in labelled
     )
     rows += [
         "<span></span>",
