@@ -146,16 +146,10 @@ def require_channels(**values: Any) -> tuple[float, ...]:
     """
     ((name, value),) = values.items()
     listed = list(value) if isinstance(value, Sequence | np.ndarray | Tensor) and len(value) else []
-    if isinstance(value, str) or not listed or not all(isinstance(float_of(v), float) for v in listed):
+    numbers = (isinstance(v, Real) or (isinstance(v, Tensor) and v.numel() == 1) for v in listed)
+    if isinstance(value, str) or not listed or not all(numbers):
         raise OptionError(f"`{name}` must be one number for each channel, as (0.5, 0.5, 0.5); got {value!r}.")
     return tuple(float(v) for v in listed)
-
-
-def float_of(value: Any) -> float | None:
-    """Return a number (or a tensor of one) as a float, else None."""
-    if isinstance(value, Real) or (isinstance(value, Tensor) and value.numel() == 1):
-        return float(value)
-    return None
 
 
 def normalised(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -180,6 +174,24 @@ def channels_remedy(shape: tuple[int, ...], n_channels: int) -> str:
     if len(shape) == 4 and shape[1] == 4 and n_channels == 3:
         return "leave out the alpha channel with `images[:, :3]`"
     return "give it the channels it was trained on"
+
+
+class FromPixels(nn.Module):
+    """A network that takes RGB images in [0, 1]; normalisation is its first step.
+
+    Args:
+        mean: per-channel mean taken from the images.
+        std: per-channel standard deviation they are divided by.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        # Not persistent: the state dict keeps other libraries' names; the constants travel as configuration.
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
 
 
 class Normalized(nn.Module):
