@@ -26,8 +26,6 @@ from sicl.states import require_state, same
 from sicl.types import SourceData
 
 When = Literal["before", "after"]
-ONE_VALUE = "more than 1 value per channel"
-"""What torch says of batch statistics that it cannot compute."""
 M = TypeVar("M", bound="Method")
 
 
@@ -173,7 +171,8 @@ class Adapter(ABC):
 
         With `update=False` the network predicts as it stands, and stays so.
         """
-        with self._lock, _gradients_possible():
+        # An update computes gradients even where the caller turned them off.
+        with self._lock, torch.inference_mode(False), torch.enable_grad():
             images = self._checked(images)
             self._remember_start()
             with self._all_or_nothing(), refusals_in_words(self.network, images):
@@ -434,10 +433,3 @@ def _private_copy(model: nn.Module) -> nn.Module:
             "the torch.nn.Module that it was made from."
         )
     return copy.deepcopy(model).eval().requires_grad_(False)
-
-
-@contextmanager
-def _gradients_possible() -> Iterator[None]:
-    """Let an update compute gradients even when the caller turned them off."""
-    with torch.inference_mode(False), torch.enable_grad():
-        yield

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from sicl.adapt._base import ONE_VALUE, Adapter, Method
+from sicl.adapt._base import Adapter, Method
+from sicl.adapt._images import ONE_VALUE
 from sicl.states import require_moments
 
 OptimizerName = Literal["adam", "sgd"]

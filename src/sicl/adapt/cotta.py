@@ -14,7 +14,7 @@ from sicl.adapt._optim import Learner, OptimizerName, make_optimizer
 from sicl.adapt._parameters import in_float32, train_weights, use_batch_statistics
 from sicl.adapt._views import mean_over_views
 from sicl.engine.split import logits_of
-from sicl.errors import OptionError, require_between, require_positive
+from sicl.errors import require_between, require_not_negative, require_positive
 from sicl.types import SourceData
 
 
@@ -54,14 +54,11 @@ class Cotta(Method):
     loss: Literal["cross_entropy", "symmetric"] = "cross_entropy"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require_positive(lr=self.lr)
         require_between(0.0, 1.0, momentum=self.momentum, restore=self.restore, threshold=self.threshold)
-        if not self.views >= 0:
-            raise OptionError(f"`views` must be >= 0, got {self.views!r}.")
+        require_not_negative(views=self.views)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
-        """Return the live object."""
         return CottaAdapter(self, network)
 
 
@@ -117,12 +114,10 @@ class CottaAdapter(Learner):
             parameter.copy_(torch.where(chance < self.spec.restore, source, parameter))
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of all parts."""
         own = {"student": self.student.state_dict(), "anchor": self.anchor.state_dict()}
         return {**super().get_state(), **own}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over the state of all parts."""
         super().set_state(state)
         self.student.load_state_dict(state["student"])
         self.anchor.load_state_dict(state["anchor"])

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sicl.adapt._base import Adapter, Method
-from sicl.adapt._objective import Objective, require_objective, uncertainty_of
+from sicl.adapt._objective import Objective, uncertainty_of
 from sicl.adapt._optim import Learner, OptimizerName, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
 from sicl.errors import require_between, require_positive
@@ -57,13 +57,10 @@ class Deyo(Method):
     objective: Objective = "entropy"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require_positive(lr=self.lr, margin=self.margin, weight_margin=self.weight_margin)
         require_between(-1.0, 1.0, threshold=self.threshold)
-        require_objective(self.objective)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
-        """Return the live object."""
         return DeyoAdapter(self, network)
 
 

@@ -15,7 +15,7 @@ from sicl.adapt._objective import Objective, uncertainty_of
 from sicl.adapt._optim import Learner, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
 from sicl.engine.split import logits_of
-from sicl.errors import InputError, OptionError, require_between, require_positive
+from sicl.errors import InputError, require_between, require_not_negative, require_positive
 from sicl.types import SourceData
 
 
@@ -57,8 +57,7 @@ class Eata(Method):
         require_positive(lr=self.lr, margin=self.margin)
         require_positive(fisher_samples=self.fisher_samples, fisher_batch=self.fisher_batch)
         require_between(0.0, 1.0, similarity=self.similarity)
-        if not self.fisher_alpha >= 0:
-            raise OptionError(f"`fisher_alpha` must be >= 0, got {self.fisher_alpha!r}.")
+        require_not_negative(fisher_alpha=self.fisher_alpha)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
         if self.fisher_alpha > 0 and source is None:

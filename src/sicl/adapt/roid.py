@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sicl.adapt._augment import strong_augmentation
 from sicl.adapt._base import Adapter, Method
-from sicl.adapt._entropy import entropy
+from sicl.adapt._objective import entropy
 from sicl.adapt._optim import Learner, OptimizerName, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
 from sicl.errors import require_between, require_positive
@@ -61,12 +61,10 @@ class Roid(Method):
     prior: Prior = "add"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require_positive(lr=self.lr, temperature=self.temperature, batch_size=self.batch_size or 1)
         require_between(0.0, 1.0, momentum=self.momentum, back=self.back)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
-        """Return the live object."""
         return RoidAdapter(self, network)
 
 
@@ -128,11 +126,9 @@ class RoidAdapter(Learner):
         return torch.exp(unlike * certain / self.spec.temperature), kept
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of all parts."""
         return {**super().get_state(), "average": self.average, "anchor": self.anchor}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over the state of all parts."""
         super().set_state(state)
         self.average, self.anchor = self.here(state["average"]), self.here(state["anchor"])
 

@@ -14,7 +14,7 @@ from sicl.adapt._base import Adapter, Method
 from sicl.adapt._objective import Objective, uncertainty_of
 from sicl.adapt._optim import Learner, Sam, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
-from sicl.errors import OptionError, require_positive
+from sicl.errors import require_not_negative, require_positive
 from sicl.types import SourceData
 
 
@@ -58,8 +58,7 @@ class Sar(Method):
 
     def __post_init__(self) -> None:
         require_positive(lr=self.lr, margin=self.margin, rho=self.rho)
-        if not self.recovery >= 0:
-            raise OptionError(f"`recovery` must be >= 0, got {self.recovery!r}.")
+        require_not_negative(recovery=self.recovery)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
         return SarAdapter(self, network)

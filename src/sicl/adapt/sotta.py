@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sicl.adapt._base import Adapter, Method, Moment
-from sicl.adapt._entropy import entropy
 from sicl.adapt._memory import ConfidentMemory, due_parts
+from sicl.adapt._objective import entropy
 from sicl.adapt._optim import Learner, Sam, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, training
 from sicl.engine.norms import batch_norms
@@ -117,15 +117,11 @@ class SottaAdapter(Learner):
         self.norms = [layer for layer in batch_norms(network) if layer.track_running_stats]
         for layer in self.norms:
             layer.momentum = spec.momentum
-        self.memory = self._new_memory()
+        self.memory = ConfidentMemory(spec.capacity, threshold=spec.threshold, generator=self.generator)
         self.live: LiveConfidence | None = None
         if spec.confidence is not None:
             self.live = spec.confidence.calibration(self, source=source)
         self.recent = torch.empty(2, 0)
-
-    def _new_memory(self) -> ConfidentMemory:
-        spec = self.spec
-        return ConfidentMemory(spec.capacity, threshold=spec.threshold, generator=self.generator)
 
     def update(self, images: Tensor, logits: Tensor | None) -> None:
         """Offer the batch to the memory, and learn each time enough samples have come."""
@@ -176,7 +172,6 @@ class SottaAdapter(Learner):
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        self.memory = self._new_memory()
         self.memory.load_state_dict({**state["memory"], "images": self.here(state["memory"]["images"])})
         self.recent = self.here(state["recent"]).clone()
         live: object = self.live
