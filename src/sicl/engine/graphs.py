@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -84,16 +85,9 @@ class Graphs:
         for captures in list(self._all):
             captures.forget()
 
-    def __deepcopy__(self, _memo: dict[int, Any]) -> Graphs:
-        return Graphs(lanes=self.lanes)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        # Graphs are addresses in a device's memory: no part of a saved object.
-        return _new_graphs, (self.lanes,)
-
-
-def _new_graphs(lanes: bool) -> Graphs:
-    return Graphs(lanes=lanes)
+        # Graphs are addresses in a device's memory: no part of a copy, nor of a saved object.
+        return partial(Graphs, lanes=self.lanes), ()
 
 
 class Captures:

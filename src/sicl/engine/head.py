@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -46,20 +46,15 @@ def _linears_called(model: nn.Module, images: Tensor) -> tuple[list[tuple[str, A
     """The linear layers in the order of their calls, with what they gave, and the logits."""
     called: list[tuple[str, Any]] = []
     # Hooks on layers only: a hook on every module would slow a deep network down.
-    linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    handles = [module.register_forward_hook(_append(called, name)) for name, module in linears]
-    try:
+    names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    with ExitStack() as hooks:
+        for linear in names:
+            hooks.enter_context(
+                linear.register_forward_hook(
+                    lambda module, _args, output: called.append((names[module], output))
+                )
+            )
         return called, logits_of(model(images))
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _append(called: list[tuple[str, Any]], name: str) -> Callable[..., None]:
-    def hook(_module: nn.Module, _args: Any, output: Any) -> None:
-        called.append((name, output))
-
-    return hook
 
 
 def penultimate(model: nn.Module, head: str, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,11 +92,8 @@ def _inputs_of(model: nn.Module, name: str) -> Iterator[list[Tensor]]:
     def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen.append(args[0] if args else next(iter(kwargs.values())))
 
-    handle = modules[name].register_forward_pre_hook(hook, with_kwargs=True)
-    try:
+    with modules[name].register_forward_pre_hook(hook, with_kwargs=True):
         yield seen
-    finally:
-        handle.remove()
 
 
 def _flat(features: Tensor) -> Tensor:

@@ -257,15 +257,13 @@ class Split:
     def _at_point(self, change: Callable[[Any], Any]) -> Iterator[None]:
         """Pass what stands at the cut through `change` while the block runs."""
         if self.point.side == "output":
-            handle = self._module.register_forward_hook(lambda _m, _a, output: change(output))
+            hook = self._module.register_forward_hook(lambda _m, _a, output: change(output))
         else:
-            handle = self._module.register_forward_pre_hook(
+            hook = self._module.register_forward_pre_hook(
                 lambda _m, args, kwargs: changed_input(args, kwargs, change), with_kwargs=True
             )
-        try:
+        with hook:
             yield
-        finally:
-            handle.remove()
 
     def resumed(self, features: Tensor, groups: int) -> Tensor:
         """Run the rest of the network as it stands, without the part before the cut (not with "whole" passes)."""
@@ -396,7 +394,7 @@ def layer_sizes(network: nn.Module, at_point: AtPoint) -> Iterator[list[int]]:
         for module in network.modules():
             # Layers only: containers hand on what their last layer gave.
             if next(module.children(), None) is None:
-                stack.callback(module.register_forward_hook(note).remove)
+                stack.enter_context(module.register_forward_hook(note))
         yield sizes
 
 
