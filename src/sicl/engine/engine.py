@@ -245,11 +245,8 @@ class Engine:
         if self._limit is not None:
             return self._limit
         fits = max(1, int(self.options.max_memory * GIB) // (_LIVE * self._row_bytes))
-        return min(fits, _CPU_ROWS) if self._on_cpu() else fits
-
-    def _on_cpu(self) -> bool:
         parameter = next(iter(self.split.network.parameters()), None)
-        return parameter is None or parameter.device.type == "cpu"
+        return min(fits, _CPU_ROWS) if parameter is None or parameter.device.type == "cpu" else fits
 
     def _variants_at_once(self, n_variants: int, rows: int) -> int:
         """As many as fit; a divisor if there is a good one, so that all chunks have one shape."""

@@ -24,7 +24,7 @@ def fuse_convolutions(graph: fx.Graph, kernels: Kernels) -> None:
             continue
         before = node.args[0]
         if _is_convolution(before) and len(before.users) == 1:
-            _replace(graph, node, before, kernels.relu, before.args)
+            _replace(graph, before, node, kernels.relu, before.args)
         # A value that somebody else reads too has to be written out, so it cannot vanish into a kernel.
         elif isinstance(before, fx.Node) and before.target in _ADDS and len(before.users) == 1:
             pair = _addition(before)
@@ -32,8 +32,7 @@ def fuse_convolutions(graph: fx.Graph, kernels: Kernels) -> None:
                 convolution, other = pair
                 with graph.inserting_before(before):
                     args = _with_one_bias(graph, convolution, other)
-                _replace(graph, node, before, kernels.add_relu, (*args, other))
-                graph.erase_node(convolution)
+                _replace(graph, convolution, node, kernels.add_relu, (*args, other))
 
 
 def _with_one_bias(graph: fx.Graph, convolution: fx.Node, other: fx.Node) -> tuple[Any, ...]:
@@ -75,12 +74,7 @@ def fuse_norms(graph: fx.Graph, slots: dict[Any, Slot], groups: int, kernel: Cal
         elif follower is not None and follower.target in _RELUS:
             last = follower
         function = _norm_kernel(kernel, slot, groups, relu=last is not node)
-        with graph.inserting_before(last):
-            new = graph.call_function(function, (node.args[0], *([] if other is None else [other])))
-        # Later rewrites read shapes from here.
-        new.meta = dict(last.meta)
-        last.replace_all_uses_with(new)
-        _erase_back(graph, last, node)
+        _replace(graph, node, last, function, (node.args[0], *([] if other is None else [other])))
 
 
 def _norm_kernel(kernel: Callable[..., Tensor], slot: Slot, groups: int, *, relu: bool) -> Any:
@@ -108,8 +102,13 @@ def _other_operand(addition: fx.Node, node: fx.Node) -> fx.Node | None:
     return other if other.meta["val"].shape == node.meta["val"].shape else None
 
 
-def _erase_back(graph: fx.Graph, last: fx.Node, first: fx.Node) -> None:
-    """Erase a chain of nodes that nobody uses any more."""
+def _replace(graph: fx.Graph, first: fx.Node, last: fx.Node, function: Any, args: tuple[Any, ...]) -> None:
+    """Put one call in the place of a chain of nodes."""
+    with graph.inserting_before(last):
+        new = graph.call_function(function, args)
+    # Later rewrites read shapes from here.
+    new.meta = dict(last.meta)
+    last.replace_all_uses_with(new)
     while last is not first:
         # Users first: fx refuses to erase a node that is still read.
         before = next(a for a in last.args if isinstance(a, fx.Node) and (a is first or first in a.args))
@@ -142,12 +141,3 @@ def _addition(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
         if _is_convolution(convolution) and len(convolution.users) == 1:
             return convolution, other
     return None
-
-
-def _replace(graph: fx.Graph, node: fx.Node, before: fx.Node, function: Any, args: tuple[Any, ...]) -> None:
-    with graph.inserting_before(node):
-        new = graph.call_function(function, args)
-    new.meta = dict(node.meta)
-    node.replace_all_uses_with(new)
-    graph.erase_node(node)
-    graph.erase_node(before)

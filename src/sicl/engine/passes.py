@@ -110,23 +110,15 @@ class Passes:
     ) -> Votes:
         """Make the variants, resume them, and count on the first rows, as many as there are labels."""
 
-        def function(tensors: list[Tensor]) -> Votes:
-            # From the list, not from the caller's frame: a graph reads its own copies of the inputs.
-            base, moments, labels, temperature, *described = tensors
-            logits = self._logits(base, moments, variants.with_tensors(described))
+        def counted(logits: Tensor, labels: Tensor, temperature: Tensor) -> Votes:
             return count(logits[:, : len(labels)], labels, temperature)
 
-        votes: Votes = self._of(variants, base, "votes", function, [base, moments, labels, temperature])
+        votes: Votes = self._resumed("votes", counted, [labels, temperature], base, moments, variants)
         return votes
 
     def logits(self, base: Tensor, moments: Tensor, variants: Variants) -> Tensor:
         """Make the variants and resume them: V x N x C."""
-
-        def function(tensors: list[Tensor]) -> Tensor:
-            base, moments, *described = tensors
-            return self._logits(base, moments, variants.with_tensors(described))
-
-        logits: Tensor = self._of(variants, base, "logits", function, [base, moments])
+        logits: Tensor = self._resumed("logits", lambda logits: logits, [], base, moments, variants)
         return logits
 
     def forget(self) -> None:
@@ -137,15 +129,30 @@ class Passes:
         self._traced.clear()
         self._loaded = None
 
-    def _of(
-        self, variants: Variants, base: Tensor, what: str, function: Function, tensors: list[Tensor]
+    def _resumed(
+        self,
+        what: str,
+        read: Callable[..., Any],
+        given: list[Tensor],
+        base: Tensor,
+        moments: Tensor,
+        variants: Variants,
     ) -> Any:
-        """Run a function of variants; by a graph unless they are known to have no traced pass."""
-        shape = (len(variants) * len(base), *base.shape[1:])
-        tensors = [*tensors, *variants.tensors()]
-        key = (what, variants.kind(), len(variants), *(tuple(t.shape) for t in tensors))
+        """Return what is read from variants' logits and what is given; by a graph unless they cannot be traced."""
+        n = len(variants)
+
+        def function(tensors: list[Tensor]) -> Any:
+            # From the list, not from the caller's frame: a graph reads its own copies of the inputs.
+            base, moments, *rest = tensors
+            given, described = rest[:n_given], rest[n_given:]
+            made = variants.with_tensors(described).make(base)
+            return read(self._resume(made, n, moments).view(n, len(base), -1), *given)
+
+        n_given = len(given)
+        tensors = [base, moments, *given, *variants.tensors()]
+        key = (what, variants.kind(), n, *(tuple(t.shape) for t in tensors))
         # What cannot be traced is made of Python calls, some of which cannot be captured.
-        known = self._traced.get((shape, len(variants), False), "not yet")
+        known = self._traced.get(((n * len(base), *base.shape[1:]), n, False), "not yet")
         return self._replayed(known is not None, key, function, tensors)
 
     def _replayed(self, possible: bool, key: Any, function: Function, tensors: list[Tensor]) -> Any:
@@ -154,18 +161,14 @@ class Passes:
         # With the generation: a graph holds tensors of the traced pass it was captured from.
         return self._suffix((self.generation, *key), function, tensors)
 
-    def _logits(self, base: Tensor, moments: Tensor, variants: Variants) -> Tensor:
-        n = len(variants)
-        return self._resume(variants.make(base), n, moments).view(n, len(base), -1)
-
     def _resume(self, made: Tensor, groups: int, moments: Tensor) -> Tensor:
         traced = self._trace(made, groups)
         if traced is None:
             self._load("twin", self.twin.load, moments)
-            self._note("twin")
+            effect(partial(setattr, self, "ran", "twin"))
             return self.twin.resume(made, groups)
         self._load("traced", traced.load, moments)
-        self._note("graph" if is_capturing() else "traced")
+        effect(partial(setattr, self, "ran", "graph" if is_capturing() else "traced"))
         return traced(made)
 
     def _record(self, base: Tensor, moments: Tensor) -> Tensor:
@@ -193,9 +196,6 @@ class Passes:
 
     def _unload(self) -> None:
         self._loaded = None
-
-    def _note(self, level: str) -> None:
-        effect(partial(setattr, self, "ran", level))
 
     def _trace(self, made: Tensor, groups: int, *, records: bool = False) -> Traced | None:
         """The traced pass for features of this shape; None if it is not worth it or not possible."""
