@@ -275,7 +275,7 @@ class Adapter(ABC):
         """Return all that the next step depends on, not copied: the hook that methods with more state extend."""
         return {
             "method": type(self.spec).__name__,
-            "spec": _described(self.spec),
+            "spec": {field.name: _plain(getattr(self.spec, field.name)) for field in fields(self.spec)},
             "network": self.network.state_dict(),
             "counters": dict(self._counts),
             "generator": self.generator.get_state(),
@@ -332,7 +332,10 @@ class Adapter(ABC):
 
     def _update(self, images: Tensor, logits: Tensor | None) -> None:
         self.update(images, logits)
-        if not _all_finite(self.moving()):
+        floats = [tensor for tensor in self.moving() if tensor.is_floating_point()]
+        # By one look at the device: a norm is finite if all values are, and not so large that their squares
+        # overflow, which is the end as well.
+        if floats and not torch.isfinite(torch.stack(torch._foreach_norm(floats))).all():
             self._put_back()
             self.count("refused", 1)
 
@@ -402,24 +405,12 @@ def _differences(theirs: Any, own: dict[str, Any]) -> str:
     return ", ".join(f"{name} is {theirs.get(name)!r} there and {own.get(name)!r} here" for name in names)
 
 
-def _described(spec: Method) -> dict[str, Any]:
-    """Return the options as values that a restricted `torch.load` reads back."""
-    values = {field.name: getattr(spec, field.name) for field in fields(spec)}
-    return {name: _plain(value) for name, value in values.items()}
-
-
 def _plain(value: Any) -> Any:
+    """Return an option as a value that a restricted `torch.load` reads back."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     # The repr of an object that is no dataclass may hold its address.
     return repr(value) if is_dataclass(value) or isinstance(value, tuple) else type(value).__name__
-
-
-def _all_finite(tensors: list[Tensor]) -> bool:
-    """Say whether nothing is NaN or infinite, by one look at the device."""
-    floats = [tensor for tensor in tensors if tensor.is_floating_point()]
-    # A norm is finite if all values are, and not so large that their squares overflow: that is the end as well.
-    return not floats or bool(torch.isfinite(torch.stack(torch._foreach_norm(floats))).all())
 
 
 def _private_copy(model: nn.Module) -> nn.Module:

@@ -83,12 +83,11 @@ class CottaAdapter(Learner):
     def forward(self, images: Tensor) -> Tensor:
         """Return the teacher's logits: of the images, or the mean over views where the source is unsure."""
         with torch.no_grad():
-            if self.spec.views and self._source_confidence(images) < self.spec.threshold:
-                return mean_over_views(self.network, images, self.spec.views, self.generator)
+            if self.spec.views:
+                sure = logits_of(self.anchor(images)).float().softmax(dim=1).amax(dim=1).mean()
+                if float(sure) < self.spec.threshold:
+                    return mean_over_views(self.network, images, self.spec.views, self.generator)
             return super().forward(images)
-
-    def _source_confidence(self, images: Tensor) -> float:
-        return float(logits_of(self.anchor(images)).float().softmax(dim=1).amax(dim=1).mean())
 
     def update(self, images: Tensor, logits: Tensor | None) -> None:
         """Teach the student, let the teacher follow, restore some of the student."""

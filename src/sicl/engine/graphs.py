@@ -20,6 +20,7 @@ from sicl.engine.trees import own_copy, tensors_in
 
 Tables = Sequence[Mapping[str, Any]]
 """Parameters and buffers as modules hold them: looked up anew, since adaptation may replace a tensor."""
+Function = Callable[[list[Tensor]], Any]
 T = TypeVar("T")
 _MOST_MOVES = 4
 """After so many moves in memory capturing no longer pays."""
@@ -178,7 +179,7 @@ class Captures:
         self._kept.setdefault(key, None)
         return known
 
-    def _capture(self, function: Callable[[list[Tensor]], Any], inputs: list[Tensor]) -> Graph | None:
+    def _capture(self, function: Function, inputs: list[Tensor]) -> Graph | None:
         """Capture the function; a generator goes on where it was."""
         start = None if self._generator is None else self._generator.get_state()
         try:
@@ -190,7 +191,8 @@ class Captures:
                 return None
             self._restart(start)
             # One pool for all: graphs of one calibration never run at the same time.
-            self._pool = self._pool or new_pool(inputs[0].device)
+            on_gpu = inputs[0].device.type == "cuda"
+            self._pool = self._pool or (torch.cuda.graph_pool_handle() if on_gpu else None)
             graph = Graph(function, inputs, self._pool, self._generator)
             # Believed only after a replay: some kernels capture without a word and compute something else.
             off = difference(graph.replay(inputs), expected)
@@ -239,11 +241,7 @@ class Graph:
     """
 
     def __init__(
-        self,
-        function: Callable[[list[Tensor]], Any],
-        example: list[Tensor],
-        pool: Any,
-        generator: torch.Generator | None,
+        self, function: Function, example: list[Tensor], pool: Any, generator: torch.Generator | None
     ) -> None:
         # Inputs of its own: a replay reads where the capture read.
         self._inputs = [tensor.clone(memory_format=torch.preserve_format) for tensor in example]
@@ -306,11 +304,6 @@ def difference(found: Any, expected: Any) -> float:
     pairs = zip(_floats_in(found), _floats_in(expected))
     errors = [relative_error(f.float(), e.float()) for f, e in pairs]
     return float(torch.tensor([0.0, *errors]).max())
-
-
-def new_pool(device: torch.device) -> Any:
-    """Return memory for graphs to share (None where there are no graphs)."""
-    return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
 
 @contextmanager

@@ -76,7 +76,9 @@ def penultimate(model: nn.Module, head: str, images: Tensor) -> tuple[Tensor, Te
     if not seen:
         raise UnsupportedModelError(f"{type(model).__name__} never called its module {head!r}; name another.")
     # The last call: a shared head may be used for an auxiliary output first.
-    return _flat(seen[-1]), logits
+    features = seen[-1]
+    dims = {4: (2, 3), 3: (1,)}.get(features.ndim)
+    return features if dims is None else features.mean(dim=dims), logits
 
 
 @contextmanager
@@ -94,11 +96,3 @@ def _inputs_of(model: nn.Module, name: str) -> Iterator[list[Tensor]]:
 
     with modules[name].register_forward_pre_hook(hook, with_kwargs=True):
         yield seen
-
-
-def _flat(features: Tensor) -> Tensor:
-    if features.ndim == 4:
-        return features.mean(dim=(2, 3))
-    if features.ndim == 3:
-        return features.mean(dim=1)
-    return features

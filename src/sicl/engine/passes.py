@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sicl.engine.graphs import Graphs, effect, is_capturing, relative_error, tuned
+from sicl.engine.graphs import Function, Graphs, effect, is_capturing, relative_error, tuned
 from sicl.engine.norms import batch_norms
 from sicl.engine.split import Begun, Split
 from sicl.engine.trace import TOLERANCE, Traced
@@ -17,7 +17,6 @@ from sicl.engine.twin import CannotTwin, Twin
 from sicl.engine.variants import Variants, Votes, count
 
 Level = Literal["auto", "plain", "twin", "traced", "graph"]
-Function = Callable[[list[Tensor]], Any]
 
 _WORTH_TRACING = 1 << 20
 """Values in a pass's features above which tracing (a fraction of a second, once a shape) pays."""
@@ -113,12 +112,12 @@ class Passes:
         def counted(logits: Tensor, labels: Tensor, temperature: Tensor) -> Votes:
             return count(logits[:, : len(labels)], labels, temperature)
 
-        votes: Votes = self._resumed("votes", counted, [labels, temperature], base, moments, variants)
+        votes: Votes = self._resumed("votes", counted, [base, moments, labels, temperature], variants)
         return votes
 
     def logits(self, base: Tensor, moments: Tensor, variants: Variants) -> Tensor:
         """Make the variants and resume them: V x N x C."""
-        logits: Tensor = self._resumed("logits", lambda logits: logits, [], base, moments, variants)
+        logits: Tensor = self._resumed("logits", lambda logits: logits, [base, moments], variants)
         return logits
 
     def forget(self) -> None:
@@ -129,30 +128,27 @@ class Passes:
         self._traced.clear()
         self._loaded = None
 
-    def _resumed(
-        self,
-        what: str,
-        read: Callable[..., Any],
-        given: list[Tensor],
-        base: Tensor,
-        moments: Tensor,
-        variants: Variants,
-    ) -> Any:
-        """Return what is read from variants' logits and what is given; by a graph unless they cannot be traced."""
-        n = len(variants)
+    def _resumed(self, what: str, read: Callable[..., Any], inputs: list[Tensor], variants: Variants) -> Any:
+        """Return what is read from variants' logits; by a graph unless they are known to have no traced pass.
+
+        Args:
+            what: it is, in a word.
+            read: a function of the logits (V x N x C) and the inputs after the second.
+            inputs: the base, its statistics, and what else is read.
+            variants: of the base.
+        """
+        n, (rows, *sizes) = len(variants), inputs[0].shape
 
         def function(tensors: list[Tensor]) -> Any:
             # From the list, not from the caller's frame: a graph reads its own copies of the inputs.
-            base, moments, *rest = tensors
-            given, described = rest[:n_given], rest[n_given:]
-            made = variants.with_tensors(described).make(base)
-            return read(self._resume(made, n, moments).view(n, len(base), -1), *given)
+            base, moments, *others = tensors[: len(inputs)]
+            made = variants.with_tensors(tensors[len(inputs) :]).make(base)
+            return read(self._resume(made, n, moments).view(n, rows, -1), *others)
 
-        n_given = len(given)
-        tensors = [base, moments, *given, *variants.tensors()]
+        tensors = [*inputs, *variants.tensors()]
         key = (what, variants.kind(), n, *(tuple(t.shape) for t in tensors))
         # What cannot be traced is made of Python calls, some of which cannot be captured.
-        known = self._traced.get(((n * len(base), *base.shape[1:]), n, False), "not yet")
+        known = self._traced.get(((n * rows, *sizes), n, False), "not yet")
         return self._replayed(known is not None, key, function, tensors)
 
     def _replayed(self, possible: bool, key: Any, function: Function, tensors: list[Tensor]) -> Any:

@@ -100,7 +100,7 @@ class Split:
     `begun = split.begin(images)` runs the network up to the cut; `split.resume(features, begun)` computes logits
     from (perturbed) features without the part before the cut. Laws: resuming the features unchanged gives the
     network's logits, once or repeated, and nothing but the features reaches the logits from before the cut. Both
-    are checked on the first batch (or on `example`), and again when the images' shape changes; `widest` is then
+    are checked on the first batch (or by `check`), and again when the images' shape changes; `widest` is then
     how many values a row has at the widest layer after the cut. A network for which they do not hold is resumed
     by whole passes, and a warning says so once.
     Neither parameters, buffers, flags, hooks nor the global random state are left changed.
@@ -111,7 +111,6 @@ class Split:
         statistics: what batch norms normalise with: None: each as the network stands; "running" or "batch": all
             of them with these (variants each with their own batch's); "frozen": as the network stands, but
             variants keep what the clean batch was normalised with.
-        example: images to check the laws with now instead of on the first batch.
 
     Raises:
         OptionError: no module has that name.
@@ -119,12 +118,7 @@ class Split:
     """
 
     def __init__(
-        self,
-        network: nn.Module,
-        layer: str = "auto",
-        *,
-        statistics: Statistics | None = None,
-        example: Tensor | None = None,
+        self, network: nn.Module, layer: str = "auto", *, statistics: Statistics | None = None
     ) -> None:
         self.network, self.statistics = network, statistics
         self.point: Point = find_point(network, layer)
@@ -136,8 +130,6 @@ class Split:
         self._row: Tensor | None = None
         self._checked: tuple[Any, ...] = ()
         self._overwritten, self._stacks = False, True
-        if example is not None:
-            self.check(example)
 
     @torch.no_grad()
     def begin(self, images: Tensor, like: Recorded | None = None) -> Begun:
@@ -236,7 +228,8 @@ class Split:
             return frozen_statistics(self.network, begun.recorded)
         return batch_statistics(self.network, groups=groups, modules=self.batch_dependent())
 
-    def _tapped_pass(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def _tapped_pass(self, images: Tensor, sizes: list[int] | None = None) -> tuple[Tensor, Tensor]:
+        """Return features and logits; `sizes` gets the size of what each layer after the cut gives."""
         seen: list[Tensor] = []
 
         def tap(value: Any) -> Any:
@@ -247,7 +240,16 @@ class Split:
                 seen.append(features.clone() if self._overwritten else features)
             return value
 
-        with self._at_point(tap):
+        def note(_module: nn.Module, _args: Any, output: Any) -> None:
+            if seen and sizes is not None and isinstance(output, Tensor):
+                sizes.append(output.numel())
+
+        with ExitStack() as hooks:
+            hooks.enter_context(self._at_point(tap))
+            for module in self.network.modules() if sizes is not None else ():
+                # Layers only: containers hand on what their last layer gave.
+                if next(module.children(), None) is None:
+                    hooks.enter_context(module.register_forward_hook(note))
             logits = logits_of(self.network(images))
         if not seen:
             raise self._never_called()
@@ -311,9 +313,9 @@ class Split:
         # Statistics of four probes are no statistics; the laws do not depend on which are used.
         with running_statistics(self.network), record_statistics(self.network) as recorded:
             self._stubs.trace(self.network, rows)
-            with layer_sizes(self.network, self._at_point) as widths:
-                features, logits = self._tapped_pass(rows)
-            self.widest = max(value // len(rows) for value in (features.numel(), *widths))
+            sizes: list[int] = []
+            features, logits = self._tapped_pass(rows, sizes)
+            self.widest = max(size // len(rows) for size in (features.numel(), *sizes))
             self._overwritten = False
             # Once more without the copy: what came out different was written to.
             self._overwritten = not torch.equal(self._tapped_pass(rows)[0], features)
@@ -369,33 +371,6 @@ class Split:
         return UnsupportedModelError(
             f"{type(self.network).__name__} never called its module {self.point.name!r}; name another `layer`."
         )
-
-
-AtPoint = Callable[[Callable[[Any], Any]], AbstractContextManager[None]]
-"""Passes what stands at a cut through a function while a block runs."""
-
-
-@contextmanager
-def layer_sizes(network: nn.Module, at_point: AtPoint) -> Iterator[list[int]]:
-    """Yield a list that gets the size of what each layer after a cut gives in the pass made inside."""
-    sizes: list[int] = []
-    reached: list[bool] = []
-
-    def note(_module: nn.Module, _args: Any, output: Any) -> None:
-        if reached and isinstance(output, Tensor):
-            sizes.append(output.numel())
-
-    def mark(value: Any) -> Any:
-        reached.append(True)
-        return value
-
-    with ExitStack() as stack:
-        stack.enter_context(at_point(mark))
-        for module in network.modules():
-            # Layers only: containers hand on what their last layer gave.
-            if next(module.children(), None) is None:
-                stack.enter_context(module.register_forward_hook(note))
-        yield sizes
 
 
 class _Reached(Exception):

@@ -77,28 +77,26 @@ class Stubs:
         with attributes_restored([*self.answers, self.cut], "forward"):
             for module, outputs in self.answers.items():
                 # On the instance: hooks and the class stay untouched, and putting it back is one deletion.
-                module.__dict__["forward"] = _Stub(module.forward, outputs, rows, reached)
+                module.__dict__["forward"] = _stub(module.forward, outputs, rows, reached)
             if self.side == "output":
-                self.cut.__dict__["forward"] = _Stub(self.cut.forward, [self.template], rows, reached)
+                self.cut.__dict__["forward"] = _stub(self.cut.forward, [self.template], rows, reached)
             yield
 
 
-class _Stub:
-    """Answers a module's calls before the cut; later calls go to the module itself."""
+def _stub(forward: Callable[..., Any], outputs: list[Any], rows: int, reached: Callable[[], bool]) -> Any:
+    """Return what answers a module's calls before the cut; later calls go to the module itself."""
+    left = iter(outputs)
 
-    def __init__(
-        self, forward: Callable[..., Any], outputs: list[Any], rows: int, reached: Callable[[], bool]
-    ) -> None:
-        self.forward, self.outputs, self.rows, self.reached = forward, iter(outputs), rows, reached
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.reached():
-            return self.forward(*args, **kwargs)
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        if reached():
+            return forward(*args, **kwargs)
         # A module may be called several times before the cut, with another answer each time.
-        output = next(self.outputs, None)
+        output = next(left, None)
         if output is None:
             raise RuntimeError("the network called a module before the cut more often than in its first pass")
-        return _expanded(output, self.rows)
+        return _expanded(output, rows)
+
+    return answer
 
 
 def probe(images: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ import importlib
 import math
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -42,13 +43,10 @@ def load_timm(name: str, pretrained: bool, n_classes: int | None) -> Found:
     """Return a network of timm; sizes and normalisation are those of its pretrained configuration."""
     timm = _import_extra("timm", "timm")
     options = {} if n_classes is None else {"num_classes": n_classes}
-
-    def make() -> Any:
+    with _failures_in_words("timm", name):
         if pretrained:
             _require_weights_within_reach(timm, name)
-        return timm.create_model(name, pretrained=pretrained, **options)
-
-    network = _fetch("timm", name, make)
+        network = timm.create_model(name, pretrained=pretrained, **options)
     stated = timm.data.resolve_data_config({}, model=network)
     channels, height, width = stated["input_size"]
     if height != width or channels != 3:
@@ -99,14 +97,10 @@ def load_torchvision(name: str, pretrained: bool, n_classes: int | None) -> Foun
     """Return a network of torchvision; sizes and normalisation are those of its default weights' transforms."""
     models = _import_extra("torchvision", "torchvision").models
     options = {} if n_classes is None else {"num_classes": n_classes}
-
-    def make() -> tuple[Any, Any]:
+    with _failures_in_words("torchvision", name):
         weights = models.get_model_weights(name).DEFAULT
-        return models.get_model(
-            name, weights=weights if pretrained else None, **options
-        ), weights.transforms()
-
-    network, stated = _fetch("torchvision", name, make)
+        network = models.get_model(name, weights=weights if pretrained else None, **options)
+        stated = weights.transforms()
     size, resize = (next(iter(value)) for value in (stated.crop_size, stated.resize_size))
     preprocess = Preprocess(
         size=size,
@@ -126,16 +120,13 @@ def load_hf(name: str, pretrained: bool, n_classes: int | None) -> Found:
         raise OptionError(
             "`arch` must not be an 'hf:NAME'; give the folder of the model as 'hf:FOLDER' instead."
         )
-
-    def make() -> Any:
+    with _failures_in_words("hf", name):
         if not Path(name).is_dir() and not _cached_or_reachable(name, ("config.json",)):
             raise DataError(
                 f"'hf:{name}' is not in the cache and the hub cannot be reached; give the folder of a saved copy "
                 "as 'hf:FOLDER'."
             )
-        return transformers.AutoModelForImageClassification.from_pretrained(name)
-
-    network = _fetch("hf", name, make)
+        network: nn.Module = transformers.AutoModelForImageClassification.from_pretrained(name)
     try:
         processor: Any = transformers.AutoImageProcessor.from_pretrained(name)
     except ImportError as error:
@@ -152,9 +143,10 @@ def _known(interpolation: str) -> str:
     return "bilinear" if interpolation == "random" else interpolation
 
 
-def _fetch(library: str, name: str, make: Callable[[], Any]) -> Any:
+@contextmanager
+def _failures_in_words(library: str, name: str) -> Iterator[None]:
     try:
-        return make()
+        yield
     except SiclError:
         raise
     except Exception as error:  # Each library has its own errors for unknown names and failed downloads.

@@ -17,12 +17,8 @@ from torch import Tensor, nn
 from sicl.errors import DataError, InputError, OptionError, require_choice, require_positive
 
 INTERPOLATIONS = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-    "box": Image.Resampling.BOX,
-    "hamming": Image.Resampling.HAMMING,
+    name: Image.Resampling[name.upper()]
+    for name in ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 }
 """Names of Pillow's filters."""
 FITS = ("crop", "squash")

@@ -33,10 +33,11 @@ def read_processor(processor: Any, name: str) -> tuple[Preprocess, bool]:
         resize, squash = int(resize / share), False
     elif share and edge:
         resize, squash = (edge, True) if edge >= _WHOLE else (int(edge / share), False)
+    resample = getattr(processor, "resample", None)
     preprocess = Preprocess(
         size=side,
         resize=max(side, resize),
-        interpolation=_filter(processor),
+        interpolation=Image.Resampling(2 if resample is None else int(resample)).name.lower(),
         fit="squash" if squash else "crop",
         corner="down",
         **_normalisation(processor),
@@ -56,11 +57,6 @@ def _sides(processor: Any, field: str) -> Mapping[str, int]:
     if value is None:
         return {}
     return {"height": value, "width": value} if isinstance(value, int) else dict(value)
-
-
-def _filter(processor: Any) -> str:
-    resample = getattr(processor, "resample", None)
-    return Image.Resampling(2 if resample is None else int(resample)).name.lower()
 
 
 def _normalisation(processor: Any) -> dict[str, tuple[float, ...]]:

@@ -159,7 +159,7 @@ def vit_small(
 
 
 def vit_of(
-    state: Mapping[str, Tensor], *, mean: Sequence[float], std: Sequence[float], enlarge: bool
+    state: Mapping[str, Tensor], *, mean: Sequence[float], std: Sequence[float]
 ) -> VisionTransformer | None:
     """Return an untrained network that a plain ViT's tensors fit into, else None.
 
@@ -170,7 +170,6 @@ def vit_of(
         state: tensors under timm's names.
         mean: per-channel mean taken from the images.
         std: per-channel standard deviation they are divided by.
-        enlarge: as for `VisionTransformer`.
     """
     names = ("patch_embed.proj.weight", "pos_embed", "cls_token", "head.weight", "blocks.0.attn.qkv.bias")
     if not all(name in state for name in names):
@@ -186,5 +185,4 @@ def vit_of(
         n_classes=state["head.weight"].shape[0],
         mean=mean,
         std=std,
-        enlarge=enlarge,
     )
