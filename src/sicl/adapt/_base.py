@@ -288,9 +288,12 @@ class Adapter(ABC):
         self.generator.set_state(state["generator"])
 
     def here(self, value: Any) -> Any:
-        """Return a tensor, or a list of some, on the network's device: a state may come from another one."""
+        """Return a tensor, or a list or dict of some, on the network's device: a state may come from another one."""
         if isinstance(value, list):
             return [self.here(item) for item in value]
+        # A module's state dict is more than a dict, and is loaded across devices as it is.
+        if type(value) is dict:
+            return {name: self.here(item) for name, item in value.items()}
         reference = next(self.network.parameters(), None)
         return value if reference is None or not isinstance(value, Tensor) else value.to(reference.device)
 

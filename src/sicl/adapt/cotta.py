@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +66,7 @@ class CottaAdapter(Learner):
     """A teacher (`network`, which predicts), the student that it teaches and follows, and their source."""
 
     spec: Cotta
+    remembers: ClassVar[tuple[str, ...]] = ("student", "anchor")
 
     def __init__(self, spec: Cotta, network: nn.Module) -> None:
         in_float32(network, method="Cotta")
@@ -111,12 +112,3 @@ class CottaAdapter(Learner):
         for parameter, source in zip(self.parameters, self.sources):
             chance = torch.rand(parameter.shape, generator=local, device=parameter.device)
             parameter.copy_(torch.where(chance < self.spec.restore, source, parameter))
-
-    def get_state(self) -> dict[str, Any]:
-        own = {"student": self.student.state_dict(), "anchor": self.anchor.state_dict()}
-        return {**super().get_state(), **own}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
-        self.student.load_state_dict(state["student"])
-        self.anchor.load_state_dict(state["anchor"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -73,6 +73,7 @@ class EataAdapter(Learner):
 
     spec: Eata
     reuses_forward: ClassVar[bool] = True
+    remembers: ClassVar[tuple[str, ...]] = ("average", "anchor", "fisher")
 
     def __init__(self, spec: Eata, network: nn.Module, source: SourceData | None) -> None:
         use_batch_statistics(network)
@@ -115,16 +116,6 @@ class EataAdapter(Learner):
         for parameter, weight, start in zip(self.parameters, self.fisher, self.anchor):
             if parameter.grad is not None:
                 parameter.grad.addcmul_(weight, parameter - start, value=2 * self.spec.fisher_alpha)
-
-    def get_state(self) -> dict[str, Any]:
-        own = {"average": self.average, "anchor": self.anchor, "fisher": self.fisher}
-        return {**super().get_state(), **own}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
-        self.average, self.anchor, self.fisher = (
-            self.here(state[part]) for part in ("average", "anchor", "fisher")
-        )
 
 
 def fisher_information(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -73,6 +73,7 @@ class RoidAdapter(Learner):
 
     spec: Roid
     reuses_forward: ClassVar[bool] = True
+    remembers: ClassVar[tuple[str, ...]] = ("average", "anchor")
 
     def __init__(self, spec: Roid, network: nn.Module) -> None:
         use_batch_statistics(network)
@@ -124,13 +125,6 @@ class RoidAdapter(Learner):
         self.average = self.spec.momentum * average + (1 - self.spec.momentum) * mean
         kept = torch.where(unlike >= unlike.mean())[0]
         return torch.exp(unlike * certain / self.spec.temperature), kept
-
-    def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), "average": self.average, "anchor": self.anchor}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
-        self.average, self.anchor = self.here(state["average"]), self.here(state["anchor"])
 
 
 def soft_likelihood_ratio(logits: Tensor) -> Tensor:

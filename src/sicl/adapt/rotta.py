@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -69,6 +69,7 @@ class RottaAdapter(Learner):
     """A teacher (`network`, which predicts) and the student it learns from."""
 
     spec: Rotta
+    remembers: ClassVar[tuple[str, ...]] = ("student", "memory")
 
     def __init__(self, spec: Rotta, network: nn.Module) -> None:
         train_norm_affines(network, method="Rotta")
@@ -106,15 +107,6 @@ class RottaAdapter(Learner):
             self.descend(-((targets * logits.log_softmax(dim=1)).sum(dim=1) * weights).mean())
         with torch.no_grad():
             torch._foreach_lerp_(tuple(self.followers), tuple(self.parameters), self.spec.nu)
-
-    def get_state(self) -> dict[str, Any]:
-        own = {"student": self.student.state_dict(), "memory": self.memory.state_dict()}
-        return {**super().get_state(), **own}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
-        self.student.load_state_dict(state["student"])
-        self.memory.load_state_dict({**state["memory"], "images": self.here(state["memory"]["images"])})
 
 
 def _robust_norms(network: nn.Module) -> list[nn.Module]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -69,6 +69,7 @@ class SarAdapter(Learner):
 
     spec: Sar
     reuses_forward: ClassVar[bool] = True
+    remembers: ClassVar[tuple[str, ...]] = ("average",)
 
     def __init__(self, spec: Sar, network: nn.Module) -> None:
         use_batch_statistics(network)
@@ -106,13 +107,6 @@ class SarAdapter(Learner):
             if self.spec.average_restarts:
                 self.average = None
             self.count("resets", 1)
-
-    def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), "average": self.average}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
-        self.average = state["average"]
 
 
 def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:

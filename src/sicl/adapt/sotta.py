@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -109,6 +109,7 @@ class SottaAdapter(Learner):
     """A network that lowers its entropy on a memory of confident samples."""
 
     spec: Sotta
+    remembers: ClassVar[tuple[str, ...]] = ("memory",)
 
     def __init__(self, spec: Sotta, network: nn.Module, source: SourceData | None) -> None:
         parameters = train_norm_affines(network, method="Sotta", layers="not_last_stage")
@@ -167,12 +168,10 @@ class SottaAdapter(Learner):
     def get_state(self) -> dict[str, Any]:
         live: object = self.live
         confidence = live.state_dict() if isinstance(live, Stateful) else None
-        own = {"memory": self.memory.state_dict(), "confidence": confidence, "recent": self.recent.clone()}
-        return {**super().get_state(), **own}
+        return {**super().get_state(), "confidence": confidence, "recent": self.recent.clone()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        self.memory.load_state_dict({**state["memory"], "images": self.here(state["memory"]["images"])})
         self.recent = self.here(state["recent"]).clone()
         live: object = self.live
         if isinstance(live, Stateful):

@@ -121,13 +121,8 @@ def _transformer_blocks(model: nn.Module) -> list[str]:
 
 
 def _is_transformer_block(module: nn.Module) -> bool:
-    composite = any(True for _ in module.children())
-    return (
-        composite
-        and _count(module, (nn.LayerNorm,)) > 0
-        and _count(module, (nn.Linear,)) > 1
-        and not _count(module, _CONVS)
-    )
+    norms, linears = _count(module, (nn.LayerNorm,)), _count(module, (nn.Linear,))
+    return norms > 0 and linears > 1 and not _count(module, _CONVS)
 
 
 def _numbered_stages(model: nn.Module) -> list[str]:

@@ -194,17 +194,14 @@ class Engine:
         elif clean.features.dtype != torch.float32:
             self.reason = f"the network computes in {clean.features.dtype}"
         else:
-            dtype = self._dtype(images.device)
+            asked = self.options.precision
+            low = likes_bfloat16(images.device) if asked == "auto" else asked == "bfloat16"
+            dtype = torch.bfloat16 if low else torch.float32
             try:
                 self._passes = Passes(self.split, self.options.level, dtype, images, self.graphs)
                 self._passes.verify(clean)
             except CannotTwin as error:
                 self._passes, self.reason = None, str(error)
-
-    def _dtype(self, device: torch.device) -> torch.dtype:
-        if self.options.precision == "auto":
-            return torch.bfloat16 if likes_bfloat16(device) else torch.float32
-        return torch.float32 if self.options.precision == "float32" else torch.bfloat16
 
     def _part(
         self,

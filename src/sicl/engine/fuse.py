@@ -97,6 +97,7 @@ def _other_operand(addition: fx.Node, node: fx.Node) -> fx.Node | None:
     """What is added to `node`, if it is a tensor of the same shape, added as it is."""
     left, right = addition.args[:2]
     other = right if left is node else left
+    # The kernels add element by element, without broadcasting.
     if addition.kwargs or not isinstance(other, fx.Node) or left is right:
         return None
     return other if other.meta["val"].shape == node.meta["val"].shape else None
@@ -131,13 +132,8 @@ def _is_convolution(node: Any) -> bool:
 
 def _addition(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     """(convolution, other) if the sum has a convolution that is used nowhere else."""
-    left, right = node.args[:2]
-    if node.kwargs or not isinstance(left, fx.Node) or not isinstance(right, fx.Node) or left is right:
-        return None
-    # The kernels add element by element, without broadcasting.
-    if left.meta["val"].shape != right.meta["val"].shape:
-        return None
-    for convolution, other in ((left, right), (right, left)):
-        if _is_convolution(convolution) and len(convolution.users) == 1:
-            return convolution, other
+    for convolution in node.args[:2]:
+        if isinstance(convolution, fx.Node) and _is_convolution(convolution) and len(convolution.users) == 1:
+            other = _other_operand(node, convolution)
+            return None if other is None else (convolution, other)
     return None

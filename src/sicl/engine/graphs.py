@@ -29,8 +29,8 @@ _MOST_FAILURES = 2
 _OFF = 0.02
 """By how much a replay may differ from the run it was captured from: the rounding of other kernels."""
 
-_capturing: ContextVar[bool] = ContextVar("capturing", default=False)
 _effects: ContextVar[list[Callable[[], None]] | None] = ContextVar("effects", default=None)
+"""What is to be done after each replay of what is being captured; None where nothing is."""
 
 
 def can_capture(device: torch.device) -> bool:
@@ -43,7 +43,7 @@ def can_capture(device: torch.device) -> bool:
 
 def is_capturing() -> bool:
     """Say whether what runs now goes into a graph, or is the rehearsal for it."""
-    return _capturing.get()
+    return _effects.get() is not None
 
 
 def effect(function: Callable[[], None]) -> None:
@@ -280,12 +280,11 @@ class Graph:
 def _captured_effects() -> Iterator[list[Callable[[], None]]]:
     """Run a block as what is captured: no graphs inside, and effects are kept for later."""
     found: list[Callable[[], None]] = []
-    tokens = _capturing.set(True), _effects.set(found)
+    token = _effects.set(found)
     try:
         yield found
     finally:
-        _capturing.reset(tokens[0])
-        _effects.reset(tokens[1])
+        _effects.reset(token)
 
 
 def _floats_in(value: Any) -> list[Tensor]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -71,7 +70,18 @@ def penultimate(model: nn.Module, head: str, images: Tensor) -> tuple[Tensor, Te
         OptionError: no module has that name.
         UnsupportedModelError: the model never called it.
     """
-    with _inputs_of(model, head) as seen:
+    modules = dict(model.named_modules())
+    if head not in modules:
+        raise OptionError(
+            f"`head` must name a module of {type(model).__name__}; it has no {head!r}."
+            f"{nearest(head, modules)}"
+        )
+    seen: list[Tensor] = []
+
+    def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen.append(args[0] if args else next(iter(kwargs.values())))
+
+    with modules[head].register_forward_pre_hook(hook, with_kwargs=True):
         logits = logits_of(model(images))
     if not seen:
         raise UnsupportedModelError(f"{type(model).__name__} never called its module {head!r}; name another.")
@@ -79,20 +89,3 @@ def penultimate(model: nn.Module, head: str, images: Tensor) -> tuple[Tensor, Te
     features = seen[-1]
     dims = {4: (2, 3), 3: (1,)}.get(features.ndim)
     return features if dims is None else features.mean(dim=dims), logits
-
-
-@contextmanager
-def _inputs_of(model: nn.Module, name: str) -> Iterator[list[Tensor]]:
-    modules = dict(model.named_modules())
-    if name not in modules:
-        raise OptionError(
-            f"`head` must name a module of {type(model).__name__}; it has no {name!r}."
-            f"{nearest(name, modules)}"
-        )
-    seen: list[Tensor] = []
-
-    def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen.append(args[0] if args else next(iter(kwargs.values())))
-
-    with modules[name].register_forward_pre_hook(hook, with_kwargs=True):
-        yield seen

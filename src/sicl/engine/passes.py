@@ -159,23 +159,16 @@ class Passes:
 
     def _resume(self, made: Tensor, groups: int, moments: Tensor) -> Tensor:
         traced = self._trace(made, groups)
-        if traced is None:
-            self._load("twin", self.twin.load, moments)
-            effect(partial(setattr, self, "ran", "twin"))
-            return self.twin.resume(made, groups)
-        self._load("traced", traced.load, moments)
-        effect(partial(setattr, self, "ran", "graph" if is_capturing() else "traced"))
-        return traced(made)
+        level = "twin" if traced is None else "traced"
+        self._load(level, (traced or self.twin).load, moments)
+        effect(partial(setattr, self, "ran", "graph" if traced and is_capturing() else level))
+        return self.twin.resume(made, groups) if traced is None else traced(made)
 
     def _record(self, base: Tensor, moments: Tensor) -> Tensor:
         """Return the statistics with those of the clean batch among them."""
         traced = self._trace(base, 1, records=True)
-        if traced is None:
-            self._load("record", self.twin.load, moments)
-            self.twin.record(base)
-        else:
-            self._load("record", traced.load, moments)
-            traced(base)
+        self._load("record", (traced or self.twin).load, moments)
+        (traced or self.twin.record)(base)
         return self.twin.moments.clone()
 
     def _load(self, what: str, load: Callable[[Tensor], None], moments: Tensor) -> None:

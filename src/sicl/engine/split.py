@@ -25,7 +25,7 @@ from sicl.engine.norms import (
     running_statistics,
     statistics_of,
 )
-from sicl.engine.stubs import Stubs, changed_input, poison, probe
+from sicl.engine.stubs import Stubs, changed_input, probe
 from sicl.engine.trees import tensors_in, with_first_tensor
 from sicl.errors import InputError, UnsupportedModelError
 
@@ -292,8 +292,9 @@ class Split:
                 images = images.repeat(groups, *([1] * (images.ndim - 1)))
             else:
                 assert self._row is not None
-                # NaN in, so that a way around the cut shows in the logits.
-                images = poison(self._row, features.shape[0] if plan == "wide" else 1)
+                # NaN in, so that a way around the cut shows in the logits; of one row of memory whatever the batch.
+                rows = len(features) if plan == "wide" else 1
+                images = torch.full_like(self._row, float("nan")).expand(rows, *self._row.shape[1:])
                 stack.enter_context(self._stubs.installed(len(images), lambda: reached))
             stack.enter_context(self._at_point(swap))
             return logits_of(self.network(images))

@@ -108,13 +108,6 @@ def probe(images: Tensor) -> Tensor:
     return torch.lerp(some, noise.to(some), 0.5)
 
 
-def poison(images: Tensor, rows: int) -> Tensor:
-    """Return `rows` images of NaN that share one row of memory."""
-    row = torch.full_like(images[:1], float("nan"))
-    # Expanded, not repeated: it costs one row of memory whatever the batch.
-    return row.expand(rows, *images.shape[1:])
-
-
 def _depends_on_row(output: Any, rows: int) -> bool:
     """Say whether the output has a part for each row, and these parts differ."""
     for tensor in tensors_in(output):

@@ -114,9 +114,6 @@ class VisionTransformer(FromPixels):
         self.blocks = nn.Sequential(*(Block(dim, n_heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(dim, n_classes)
-        self._initialise()
-
-    def _initialise(self) -> None:
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
         nn.init.normal_(self.cls_token, std=1e-6)
         for module in self.modules():
