@@ -53,12 +53,9 @@ class Memory(ABC):
         return [self.clock - born for born in self.born]
 
     def offer(self, images: Tensor, labels: Tensor, scores: Tensor) -> int:
-        """Offer a batch, one after the other; return how many were admitted (and maybe dropped again).
+        """Offer images with predicted classes and uncertainties or confidences, one after the other.
 
-        Args:
-            images: the batch.
-            labels: predicted classes.
-            scores: uncertainties or confidences, as the memory wants them.
+        Return how many were admitted (and maybe dropped again).
         """
         rows: dict[int, int] = {}
         n_admitted = 0

@@ -61,19 +61,14 @@ def fuse_norms(graph: fx.Graph, slots: dict[Any, Slot], groups: int, kernel: Cal
         # The kernel reads feature maps; norms of vectors stay as they are.
         if node.meta["val"].ndim != 4:
             continue
-        slot, last, other = slots[node.target], node, None
-        follower = _only_user(node)
-        if follower is not None and follower.target in _ADDS:
-            other = _other_operand(follower, node)
-            # Only the addition with its ReLU is one kernel; the addition alone stays an addition.
-            relu = _only_user(follower)
-            if other is not None and relu is not None and relu.target in _RELUS:
-                last = relu
-            else:
-                other = None
-        elif follower is not None and follower.target in _RELUS:
-            last = follower
-        function = _norm_kernel(kernel, slot, groups, relu=last is not node)
+        relu, other = _then(node, _RELUS), None
+        addition = _then(node, _ADDS)
+        # Only the addition with its ReLU is one kernel; the addition alone stays an addition.
+        if addition is not None and _then(addition, _RELUS) is not None:
+            other = _other_operand(addition, node)
+            relu = None if other is None else _then(addition, _RELUS)
+        last = node if relu is None else relu
+        function = _norm_kernel(kernel, slots[node.target], groups, relu=last is not node)
         _replace(graph, node, last, function, (node.args[0], *([] if other is None else [other])))
 
 
@@ -89,8 +84,10 @@ def _norm_kernel(kernel: Callable[..., Tensor], slot: Slot, groups: int, *, relu
     return norm
 
 
-def _only_user(node: fx.Node) -> fx.Node | None:
-    return next(iter(node.users)) if len(node.users) == 1 else None
+def _then(node: fx.Node, targets: tuple[Any, ...]) -> fx.Node | None:
+    """The one node that reads this one, if it is one of these operators."""
+    users = list(node.users)
+    return users[0] if len(users) == 1 and users[0].target in targets else None
 
 
 def _other_operand(addition: fx.Node, node: fx.Node) -> fx.Node | None:

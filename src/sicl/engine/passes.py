@@ -129,13 +129,9 @@ class Passes:
         self._loaded = None
 
     def _resumed(self, what: str, read: Callable[..., Any], inputs: list[Tensor], variants: Variants) -> Any:
-        """Return what is read from variants' logits; by a graph unless they are known to have no traced pass.
+        """Return what `read` makes of variants' logits (V x N x C) and the inputs after base and statistics.
 
-        Args:
-            what: it is, in a word.
-            read: a function of the logits (V x N x C) and the inputs after the second.
-            inputs: the base, its statistics, and what else is read.
-            variants: of the base.
+        By a graph, unless they are known to have no traced pass.
         """
         n, (rows, *sizes) = len(variants), inputs[0].shape
 

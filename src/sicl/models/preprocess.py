@@ -75,19 +75,17 @@ class Preprocess:
 
     def pixels(self, image: Image.Image) -> NDArray[np.uint8]:
         """Return the picture as size x size x 3 numbers of 0 to 255."""
-        return np.array(self._fitted(image.convert("RGB")), np.uint8)
-
-    def _fitted(self, image: Image.Image) -> Image.Image:
-        size, filter_ = self.size, INTERPOLATIONS[self.interpolation]
+        image, size = image.convert("RGB"), self.size
         if image.size == (size, size):
-            return image
+            return np.array(image, np.uint8)
         resize, short = self.resize or size, min(image.size)
         # The longer side is rounded down, as torchvision does.
         keep = [resize if side == short else int(resize * side / short) for side in image.size]
         width, height = (resize, resize) if self.fit == "squash" else keep
         rounded = int if self.corner == "down" else round
         left, top = rounded((width - size) / 2), rounded((height - size) / 2)
-        return image.resize((width, height), filter_).crop((left, top, left + size, top + size))
+        resized = image.resize((width, height), INTERPOLATIONS[self.interpolation])
+        return np.array(resized.crop((left, top, left + size, top + size)), np.uint8)
 
     def to_json(self) -> str:
         """Return all fields as one line of JSON, for a checkpoint's header."""
@@ -173,12 +171,7 @@ def channels_remedy(shape: tuple[int, ...], n_channels: int) -> str:
 
 
 class FromPixels(nn.Module):
-    """A network that takes RGB images in [0, 1]; normalisation is its first step.
-
-    Args:
-        mean: per-channel mean taken from the images.
-        std: per-channel standard deviation they are divided by.
-    """
+    """A network that takes RGB images in [0, 1]; normalisation by `mean` and `std` is its first step."""
 
     mean: Tensor
     std: Tensor
