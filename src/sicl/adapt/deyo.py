@@ -14,6 +14,7 @@ from sicl.adapt._base import Adapter, Method
 from sicl.adapt._objective import Objective, uncertainty_of
 from sicl.adapt._optim import Learner, OptimizerName, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
+from sicl.engine.variants import predicted_probability
 from sicl.errors import require_between, require_positive
 from sicl.types import SourceData
 
@@ -89,7 +90,9 @@ class DeyoAdapter(Learner):
             after = self.forward_part(destroyed, images)
         if after is None:
             return
-        fall = _fall(logits.detach()[sure], after)
+        probability, labels = logits.detach()[sure].float().softmax(dim=1).max(dim=1)
+        # PLPD: by how much the predicted class's probability falls.
+        fall = probability - predicted_probability(after, labels)
         kept = torch.where(fall > self.spec.threshold)[0]
         if len(kept) == 0:
             return
@@ -97,12 +100,6 @@ class DeyoAdapter(Learner):
         weights = torch.exp(self.spec.weight_margin * scale - entropies.detach()) + torch.exp(fall)
         self.descend((weights * entropies).mean())
         self.count("kept", len(kept))
-
-
-def _fall(before: Tensor, after: Tensor) -> Tensor:
-    """Return by how much the predicted class's probability falls from some logits to others (PLPD)."""
-    probability, labels = before.float().softmax(dim=1).max(dim=1)
-    return probability - after.float().softmax(dim=1).gather(1, labels.unsqueeze(1)).squeeze(1)
 
 
 def destroyed_images(images: Tensor, how: Destroy, generator: torch.Generator) -> Tensor:

@@ -26,17 +26,6 @@ class LiveConfidence(Protocol):
 
 
 @runtime_checkable
-class Stateful(Protocol):
-    """A live calibration that remembers something between batches."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state."""
-
-
-@runtime_checkable
 class Confidence(Protocol):
     """A calibrator such as `sicl.SICL()`; all of the package's are."""
 
@@ -166,13 +155,14 @@ class SottaAdapter(Learner):
                 self.count("updates", 1)
 
     def get_state(self) -> dict[str, Any]:
-        live: object = self.live
-        confidence = live.state_dict() if isinstance(live, Stateful) else None
+        live: Any = self.live
+        # Not every calibration remembers something between batches.
+        confidence = live.state_dict() if hasattr(live, "state_dict") else None
         return {**super().get_state(), "confidence": confidence, "recent": self.recent.clone()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
         self.recent = self.here(state["recent"]).clone()
-        live: object = self.live
-        if isinstance(live, Stateful):
+        live: Any = self.live
+        if hasattr(live, "load_state_dict"):
             live.load_state_dict(state["confidence"])

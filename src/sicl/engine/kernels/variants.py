@@ -14,9 +14,10 @@ _BLOCK = 2048
 
 def usable(features: Tensor) -> bool:
     """Say whether the kernels can be used: on a GPU with Triton, channels last in memory, and proven to work."""
-    if features.device.type != "cuda" or tl is None or not _is_dense(features):
+    if features.device.type != "cuda" or tl is None:
         return False
-    return _proven(features.device)
+    layout = torch.channels_last if features.ndim == 4 else torch.contiguous_format
+    return features.is_contiguous(memory_format=layout) and _proven(features.device)
 
 
 def affine(features: Tensor, scale: Tensor, shift: Tensor, out: Tensor) -> Tensor:
@@ -38,11 +39,6 @@ def noisy(
     sizes = (inner, channels, rows, blocks.shape[1], step)
     _noisy[grid](*tensors, *sizes, CHOSEN=windows is not None, BLOCK=_BLOCK)
     return out
-
-
-def _is_dense(features: Tensor) -> bool:
-    layout = torch.channels_last if features.ndim == 4 else torch.contiguous_format
-    return features.is_contiguous(memory_format=layout)
 
 
 def _sizes(features: Tensor) -> tuple[int, int, int]:
