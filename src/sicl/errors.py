@@ -108,6 +108,14 @@ def require_positive(**values: float) -> None:
             raise OptionError(f"`{name}` must be > 0, got {value!r}.")
 
 
+def require_not_negative(**values: float) -> None:
+    """Raise `OptionError` unless every named value is a finite number >= 0."""
+    require_number(**values)
+    for name, value in values.items():
+        if not value >= 0:
+            raise OptionError(f"`{name}` must be >= 0, got {value!r}.")
+
+
 def require_count(**values: int) -> None:
     """Raise `OptionError` unless every named value is an integer > 0."""
     require_integer(**values)

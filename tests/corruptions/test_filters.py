@@ -110,7 +110,7 @@ def test_bilinear_is_scipys_map_coordinates(mode: str) -> None:
 def test_border_maps_indices_as_numpy_pads(mode: str) -> None:
     """numpy's edge, symmetric and reflect are our nearest, reflect and mirror."""
     numpy_mode = {"nearest": "edge", "reflect": "symmetric", "mirror": "reflect"}[mode]
-    assert np.array_equal(border(np.arange(-20, 27), 7, mode), np.pad(np.arange(7), 20, mode=numpy_mode))
+    assert np.array_equal(border(torch.arange(-20, 27), 7, mode), np.pad(np.arange(7), 20, mode=numpy_mode))
 
 
 class _FixedDraws:

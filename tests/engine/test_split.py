@@ -103,7 +103,8 @@ def test_the_prefix_is_not_computed_again() -> None:
 def test_features_alone_stop_at_the_cut() -> None:
     """Only the prefix runs, and the features are those of a whole run."""
     model = build("resnet18")
-    split = Split(model, example=images())
+    split = Split(model)
+    split.check(images())
     expected = split.run(images()).features
     called: list[str] = []
     model.layer2.register_forward_hook(lambda *_: called.append("layer2"))
@@ -113,7 +114,8 @@ def test_features_alone_stop_at_the_cut() -> None:
 
 def test_a_network_that_reads_the_batch_size_from_its_input_is_resumed_all_the_same() -> None:
     """Stubs of the full batch stand in where one row does not do."""
-    split = Split(build("functional"), example=images())
+    split = Split(build("functional"))
+    split.check(images())
     assert split.plan == "wide"
 
 

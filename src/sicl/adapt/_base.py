@@ -26,8 +26,6 @@ from sicl.states import require_state, same
 from sicl.types import SourceData
 
 When = Literal["before", "after"]
-ONE_VALUE = "more than 1 value per channel"
-"""What torch says of batch statistics that it cannot compute."""
 M = TypeVar("M", bound="Method")
 
 
@@ -173,7 +171,8 @@ class Adapter(ABC):
 
         With `update=False` the network predicts as it stands, and stays so.
         """
-        with self._lock, _gradients_possible():
+        # An update computes gradients even where the caller turned them off.
+        with self._lock, torch.inference_mode(False), torch.enable_grad():
             images = self._checked(images)
             self._remember_start()
             with self._all_or_nothing(), refusals_in_words(self.network, images):
@@ -276,7 +275,7 @@ class Adapter(ABC):
         """Return all that the next step depends on, not copied: the hook that methods with more state extend."""
         return {
             "method": type(self.spec).__name__,
-            "spec": _described(self.spec),
+            "spec": {field.name: _plain(getattr(self.spec, field.name)) for field in fields(self.spec)},
             "network": self.network.state_dict(),
             "counters": dict(self._counts),
             "generator": self.generator.get_state(),
@@ -289,9 +288,12 @@ class Adapter(ABC):
         self.generator.set_state(state["generator"])
 
     def here(self, value: Any) -> Any:
-        """Return a tensor, or a list of some, on the network's device: a state may come from another one."""
+        """Return a tensor, or a list or dict of some, on the network's device: a state may come from another one."""
         if isinstance(value, list):
             return [self.here(item) for item in value]
+        # A module's state dict is more than a dict, and is loaded across devices as it is.
+        if type(value) is dict:
+            return {name: self.here(item) for name, item in value.items()}
         reference = next(self.network.parameters(), None)
         return value if reference is None or not isinstance(value, Tensor) else value.to(reference.device)
 
@@ -333,7 +335,10 @@ class Adapter(ABC):
 
     def _update(self, images: Tensor, logits: Tensor | None) -> None:
         self.update(images, logits)
-        if not _all_finite(self.moving()):
+        floats = [tensor for tensor in self.moving() if tensor.is_floating_point()]
+        # By one look at the device: a norm is finite if all values are, and not so large that their squares
+        # overflow, which is the end as well.
+        if floats and not torch.isfinite(torch.stack(torch._foreach_norm(floats))).all():
             self._put_back()
             self.count("refused", 1)
 
@@ -403,24 +408,12 @@ def _differences(theirs: Any, own: dict[str, Any]) -> str:
     return ", ".join(f"{name} is {theirs.get(name)!r} there and {own.get(name)!r} here" for name in names)
 
 
-def _described(spec: Method) -> dict[str, Any]:
-    """Return the options as values that a restricted `torch.load` reads back."""
-    values = {field.name: getattr(spec, field.name) for field in fields(spec)}
-    return {name: _plain(value) for name, value in values.items()}
-
-
 def _plain(value: Any) -> Any:
+    """Return an option as a value that a restricted `torch.load` reads back."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     # The repr of an object that is no dataclass may hold its address.
     return repr(value) if is_dataclass(value) or isinstance(value, tuple) else type(value).__name__
-
-
-def _all_finite(tensors: list[Tensor]) -> bool:
-    """Say whether nothing is NaN or infinite, by one look at the device."""
-    floats = [tensor for tensor in tensors if tensor.is_floating_point()]
-    # A norm is finite if all values are, and not so large that their squares overflow: that is the end as well.
-    return not floats or bool(torch.isfinite(torch.stack(torch._foreach_norm(floats))).all())
 
 
 def _private_copy(model: nn.Module) -> nn.Module:
@@ -434,10 +427,3 @@ def _private_copy(model: nn.Module) -> nn.Module:
             "the torch.nn.Module that it was made from."
         )
     return copy.deepcopy(model).eval().requires_grad_(False)
-
-
-@contextmanager
-def _gradients_possible() -> Iterator[None]:
-    """Let an update compute gradients even when the caller turned them off."""
-    with torch.inference_mode(False), torch.enable_grad():
-        yield

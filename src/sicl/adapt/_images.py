@@ -19,6 +19,8 @@ LIMIT = 1e3
 SLACK = 0.5
 """How far interpolation and noise may leave [0, 1] before a wrong scale is likelier."""
 
+ONE_VALUE = "more than 1 value per channel"
+"""What torch says of batch statistics that it cannot compute."""
 _OF_SHAPES = re.compile(r"channel|size|shape|dimension|match", re.IGNORECASE)
 
 
@@ -101,7 +103,7 @@ def refusals_in_words(network: nn.Module, images: Tensor) -> Iterator[None]:
     except (SiclError, torch.OutOfMemoryError):
         raise
     except (RuntimeError, ValueError, AssertionError) as error:
-        if "more than 1 value per channel" in str(error):
+        if ONE_VALUE in str(error):
             raise InputError(
                 f"`images` is a batch of {len(images)}, of which a batch norm of this network sees one value a "
                 "channel (some methods learn from a part of the batch) and cannot compute statistics; give at least "

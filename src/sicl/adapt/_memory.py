@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -52,11 +52,16 @@ class Memory(ABC):
         """For each slot, how many samples have been offered since (and with) the stored one."""
         return [self.clock - born for born in self.born]
 
-    def add(self, images: Tensor, labels: Sequence[int], scores: Sequence[float]) -> int:
-        """Offer samples one after the other; return how many were admitted (and maybe dropped again)."""
+    def offer(self, images: Tensor, labels: Tensor, scores: Tensor) -> int:
+        """Offer images with predicted classes and uncertainties or confidences, one after the other.
+
+        Return how many were admitted (and maybe dropped again).
+        """
         rows: dict[int, int] = {}
         n_admitted = 0
-        for row, (label, score) in enumerate(zip(labels, scores)):
+        # Both by one copy from the device; doubles hold labels exactly.
+        known = torch.stack([labels.double(), scores.double()]).T.tolist()
+        for row, (label, score) in enumerate((int(label), score) for label, score in known):
             slot = self._choose(label, score)
             if slot is not None:
                 self._put(slot, label, score)
@@ -127,11 +132,10 @@ class BalancedMemory(Memory):
         self.uncertainty: list[float] = []
         self.n_classes = 1
 
-    def offer(self, images: Tensor, labels: Tensor, uncertainty: Tensor, *, n_classes: int) -> int:
-        """Offer a batch with predicted classes and entropies over ln C; return how many were admitted."""
+    def offer(self, images: Tensor, labels: Tensor, scores: Tensor, *, n_classes: int = 1) -> int:
+        """Offer a batch with its entropies over ln C, see `Memory.offer`."""
         self.n_classes = n_classes
-        known = torch.stack([labels.double(), uncertainty.double()]).tolist()
-        return self.add(images, [int(label) for label in known[0]], known[1])
+        return super().offer(images, labels, scores)
 
     def score(self, age: int, uncertainty: float) -> float:
         """Return how dispensable a sample is."""
@@ -182,11 +186,6 @@ class ConfidentMemory(Memory):
         super().__init__(capacity)
         self.threshold = threshold
         self.generator = generator
-
-    def offer(self, images: Tensor, labels: Tensor, confidence: Tensor) -> int:
-        """Offer a batch with predicted classes and confidences; return how many were admitted."""
-        known = torch.stack([labels.double(), confidence.double()]).tolist()
-        return self.add(images, [int(label) for label in known[0]], known[1])
 
     def _choose(self, label: int, score: float) -> int | None:
         if not score > self.threshold:

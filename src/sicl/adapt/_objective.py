@@ -1,4 +1,4 @@
-"""What the entropy methods minimise: the softmax's entropy, or that of COME's opinion, sample by sample."""
+"""What the entropy methods minimise, sample by sample: the softmax's entropy, or that of COME's opinion."""
 
 from __future__ import annotations
 
@@ -8,17 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sicl.adapt._entropy import entropy
-from sicl.errors import require_choice
-
 Objective = Literal["entropy", "come", "come-1000"]
-OBJECTIVES = ("entropy", "come", "come-1000")
 """The softmax's entropy; COME's; COME's as its authors' code has it, with K = 1000 whatever the network says."""
-
-
-def require_objective(objective: str, known: tuple[str, ...] = OBJECTIVES) -> None:
-    """Raise `OptionError` unless a method takes the objective."""
-    require_choice(known, objective=objective)
 
 
 def uncertainty_of(logits: Tensor, objective: Objective) -> Tensor:
@@ -26,6 +17,12 @@ def uncertainty_of(logits: Tensor, objective: Objective) -> Tensor:
     if objective == "entropy":
         return entropy(logits)
     return opinion_entropy(logits, n_classes=1000 if objective == "come-1000" else None)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Return the entropy (nats) of each row's softmax, computed in float32 from log-probabilities."""
+    log_probabilities = logits.float().log_softmax(dim=1)
+    return -(log_probabilities.exp() * log_probabilities).sum(dim=1)
 
 
 def opinion_entropy(logits: Tensor, *, n_classes: int | None = None) -> Tensor:

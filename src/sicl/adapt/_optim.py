@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from sicl.adapt._base import ONE_VALUE, Adapter, Method
+from sicl.adapt._base import Adapter, Method
+from sicl.adapt._images import ONE_VALUE
 from sicl.states import require_moments
 
 OptimizerName = Literal["adam", "sgd"]
@@ -26,6 +27,9 @@ def make_optimizer(
 class Learner(Adapter):
     """An adapter that moves parameters by gradient descent.
 
+    `remembers` names what is part of its state besides: tensors, lists of them, numbers, and what has a
+    `state_dict` of its own.
+
     Args:
         spec: the method's configuration.
         network: the private copy that predicts.
@@ -33,6 +37,7 @@ class Learner(Adapter):
     """
 
     writes: ClassVar[Literal["none", "counted", "any"]] = "counted"
+    remembers: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, spec: Method, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(spec, network)
@@ -68,14 +73,22 @@ class Learner(Adapter):
         return [parameter.detach() for parameter in self.parameters]
 
     def get_state(self) -> dict[str, Any]:
-        """Return the adapter's state and the optimizer's."""
-        return {**super().get_state(), "optimizer": self.optimizer.state_dict()}
+        """Return the adapter's state, the optimizer's, and what it remembers."""
+        parts = {name: getattr(self, name) for name in ("optimizer", *self.remembers)}
+        own = {n: p.state_dict() if hasattr(p, "state_dict") else p for n, p in parts.items()}
+        return {**super().get_state(), **own}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over both."""
+        """Take over all three."""
         super().set_state(state)
         self.optimizer.load_state_dict(state["optimizer"])
         require_moments(self.optimizer)
+        for name in self.remembers:
+            part, value = getattr(self, name), self.here(state[name])
+            if hasattr(part, "load_state_dict"):
+                part.load_state_dict(value)
+            else:
+                setattr(self, name, value)
 
 
 class Sam:

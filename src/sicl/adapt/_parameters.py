@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -56,13 +56,7 @@ def train_norm_affines(network: nn.Module, *, method: str, layers: Layers = "all
         for parameter in (module.weight, module.bias)
         if isinstance(parameter, nn.Parameter)
     ]
-    if not parameters:
-        raise UnsupportedModelError(
-            f"`{method}` needs normalisation layers with affine parameters; {type(network).__name__} has none. "
-            "Use `Source()` to calibrate without adapting."
-        )
-    for parameter in parameters:
-        parameter.requires_grad_(True)
+    _turn_on(parameters, network, f"`{method}` needs normalisation layers with affine parameters")
     return parameters
 
 
@@ -73,14 +67,17 @@ def train_weights(network: nn.Module, *, method: str) -> dict[str, nn.Parameter]
         UnsupportedModelError: there are none.
     """
     learned = {n: p for n, p in network.named_parameters() if n.rpartition(".")[2] in ("weight", "bias")}
-    if not learned:
-        raise UnsupportedModelError(
-            f"`{method}` needs layers with weights; {type(network).__name__} has none. "
-            "Use `Source()` to calibrate without adapting."
-        )
-    for parameter in learned.values():
-        parameter.requires_grad_(True)
+    _turn_on(learned.values(), network, f"`{method}` needs layers with weights")
     return learned
+
+
+def _turn_on(parameters: Collection[nn.Parameter], network: nn.Module, need: str) -> None:
+    if not parameters:
+        raise UnsupportedModelError(
+            f"{need}; {type(network).__name__} has none. Use `Source()` to calibrate without adapting."
+        )
+    for parameter in parameters:
+        parameter.requires_grad_(True)
 
 
 def in_float32(network: nn.Module, *, method: str) -> None:

@@ -12,43 +12,38 @@ Architecture = Literal["resnet", "vit"]
 DATASETS = ("cifar10", "cifar100", "imagenet")
 _SAME_AS = {"demo": "cifar10"}
 
-_CIFAR_EATA = {"lr": 0.005, "similarity": 0.4, "fisher_alpha": 1.0}
 _THRESHOLDS = {"cifar10": 0.99, "cifar100": 0.66, "imagenet": 0.33}
+_CIFAR_ADAM = {"lr": 1e-3, "optimizer": "adam"}
+_IMAGENET_SGD = {"lr": 2.5e-4, "optimizer": "sgd"}
+
+
+def _by_dataset(cifar: dict[str, Any], imagenet: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {"cifar10": cifar, "cifar100": cifar, "imagenet": imagenet}
+
 
 PAPER: dict[str, dict[str, dict[str, Any]]] = {
-    "Tent": {
-        "cifar10": {"lr": 1e-3, "optimizer": "adam"},
-        "cifar100": {"lr": 1e-3, "optimizer": "adam"},
-        "imagenet": {"lr": 2.5e-4, "optimizer": "sgd"},
-    },
-    "Eata": {
-        "cifar10": _CIFAR_EATA,
-        "cifar100": _CIFAR_EATA,
-        "imagenet": {"lr": 2.5e-4, "similarity": 0.05, "fisher_alpha": 2000.0},
-    },
+    "Tent": _by_dataset(_CIFAR_ADAM, _IMAGENET_SGD),
+    "Eata": _by_dataset(
+        {"lr": 0.005, "similarity": 0.4, "fisher_alpha": 1.0},
+        {"lr": 2.5e-4, "similarity": 0.05, "fisher_alpha": 2000.0},
+    ),
     "Sar": {name: {"lr": 2.5e-4, "rho": 0.5} for name in DATASETS},
     "Rotta": {name: {"lr": 1e-3, "alpha": 0.05, "nu": 0.001} for name in DATASETS},
     "Sotta": {name: {"lr": 1e-3, "rho": 0.5, "threshold": _THRESHOLDS[name]} for name in DATASETS},
 }
 """What the SICL paper's appendix prints ("Baseline Details"); methods that are not here have no options."""
 
-_CIFAR_COTTA = {"lr": 1e-3, "optimizer": "adam", "restore": 0.01}
-_CIFAR_ADAM = {"lr": 1e-3, "optimizer": "adam"}
-_IMAGENET_SGD = {"lr": 2.5e-4, "optimizer": "sgd"}
+_CIFAR_COTTA = {**_CIFAR_ADAM, "restore": 0.01, "loss": "cross_entropy"}
 
 SINCE: dict[str, dict[str, dict[str, Any]]] = {
-    "Come": {"cifar10": _CIFAR_ADAM, "cifar100": _CIFAR_ADAM, "imagenet": _IMAGENET_SGD},
-    "Deyo": {
-        "cifar10": {**_CIFAR_ADAM, "threshold": 0.2},
-        "cifar100": {**_CIFAR_ADAM, "threshold": 0.2},
-        "imagenet": {**_IMAGENET_SGD, "threshold": 0.3},
-    },
+    "Come": _by_dataset(_CIFAR_ADAM, _IMAGENET_SGD),
+    "Deyo": _by_dataset({**_CIFAR_ADAM, "threshold": 0.2}, {**_IMAGENET_SGD, "threshold": 0.3}),
     "Cotta": {
-        "cifar10": {**_CIFAR_COTTA, "threshold": 0.92, "loss": "cross_entropy"},
-        "cifar100": {**_CIFAR_COTTA, "threshold": 0.72, "loss": "cross_entropy"},
+        "cifar10": {**_CIFAR_COTTA, "threshold": 0.92},
+        "cifar100": {**_CIFAR_COTTA, "threshold": 0.72},
         "imagenet": {"lr": 0.01, "optimizer": "sgd", "restore": 0.001, "threshold": 0.1, "loss": "symmetric"},
     },
-    "Roid": {"cifar10": _CIFAR_ADAM, "cifar100": _CIFAR_ADAM, "imagenet": _IMAGENET_SGD},
+    "Roid": _by_dataset(_CIFAR_ADAM, _IMAGENET_SGD),
 }
 """Methods that the paper does not have: under both presets their authors' options (COME has none for CIFAR: TENT's;
 DeYO's and ROID's for CIFAR are those of the common benchmark by ROID's authors)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -52,7 +51,7 @@ class Undo:
 
     def state(self) -> dict[str, Any]:
         """Return what `take` copied last; whoever gets it may keep it."""
-        state: dict[str, Any] = _mapped(self._kept, lambda kept: kept.saved.clone())
+        state: dict[str, Any] = _copied(self._kept)
         return state
 
     def _follow(self, value: Any, kept: Any, start: Any, name: Any = None) -> Any:
@@ -88,11 +87,11 @@ def _unwritten(kept: _Kept, value: Tensor) -> bool:
     return here and kept.live.shape == value.shape
 
 
-def _mapped(tree: Any, change: Callable[[_Kept], Any]) -> Any:
+def _copied(tree: Any) -> Any:
     if isinstance(tree, _Kept):
-        return change(tree)
+        return tree.saved.clone()
     if isinstance(tree, dict):
-        return {key: _mapped(item, change) for key, item in tree.items()}
+        return {key: _copied(item) for key, item in tree.items()}
     if isinstance(tree, list | tuple):
-        return type(tree)([_mapped(item, change) for item in tree])
+        return type(tree)([_copied(item) for item in tree])
     return copy.deepcopy(tree)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from sicl.adapt._objective import Objective, require_objective
 from sicl.adapt._optim import OptimizerName
 from sicl.adapt.tent import Tent
 
@@ -36,8 +36,4 @@ class Come(Tent):
 
     lr: float = 2.5e-4
     optimizer: OptimizerName = "sgd"
-    objective: Objective = "come"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_objective(self.objective, ("come", "come-1000"))
+    objective: Literal["come", "come-1000"] = "come"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from sicl.adapt._optim import Learner, OptimizerName, make_optimizer
 from sicl.adapt._parameters import in_float32, train_weights, use_batch_statistics
 from sicl.adapt._views import mean_over_views
 from sicl.engine.split import logits_of
-from sicl.errors import OptionError, require_between, require_positive
+from sicl.errors import require_between, require_not_negative, require_positive
 from sicl.types import SourceData
 
 
@@ -54,14 +54,11 @@ class Cotta(Method):
     loss: Literal["cross_entropy", "symmetric"] = "cross_entropy"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require_positive(lr=self.lr)
         require_between(0.0, 1.0, momentum=self.momentum, restore=self.restore, threshold=self.threshold)
-        if not self.views >= 0:
-            raise OptionError(f"`views` must be >= 0, got {self.views!r}.")
+        require_not_negative(views=self.views)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
-        """Return the live object."""
         return CottaAdapter(self, network)
 
 
@@ -69,6 +66,7 @@ class CottaAdapter(Learner):
     """A teacher (`network`, which predicts), the student that it teaches and follows, and their source."""
 
     spec: Cotta
+    remembers: ClassVar[tuple[str, ...]] = ("student", "anchor")
 
     def __init__(self, spec: Cotta, network: nn.Module) -> None:
         in_float32(network, method="Cotta")
@@ -86,12 +84,11 @@ class CottaAdapter(Learner):
     def forward(self, images: Tensor) -> Tensor:
         """Return the teacher's logits: of the images, or the mean over views where the source is unsure."""
         with torch.no_grad():
-            if self.spec.views and self._source_confidence(images) < self.spec.threshold:
-                return mean_over_views(self.network, images, self.spec.views, self.generator)
+            if self.spec.views:
+                sure = logits_of(self.anchor(images)).float().softmax(dim=1).amax(dim=1).mean()
+                if float(sure) < self.spec.threshold:
+                    return mean_over_views(self.network, images, self.spec.views, self.generator)
             return super().forward(images)
-
-    def _source_confidence(self, images: Tensor) -> float:
-        return float(logits_of(self.anchor(images)).float().softmax(dim=1).amax(dim=1).mean())
 
     def update(self, images: Tensor, logits: Tensor | None) -> None:
         """Teach the student, let the teacher follow, restore some of the student."""
@@ -115,14 +112,3 @@ class CottaAdapter(Learner):
         for parameter, source in zip(self.parameters, self.sources):
             chance = torch.rand(parameter.shape, generator=local, device=parameter.device)
             parameter.copy_(torch.where(chance < self.spec.restore, source, parameter))
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state of all parts."""
-        own = {"student": self.student.state_dict(), "anchor": self.anchor.state_dict()}
-        return {**super().get_state(), **own}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Take over the state of all parts."""
-        super().set_state(state)
-        self.student.load_state_dict(state["student"])
-        self.anchor.load_state_dict(state["anchor"])

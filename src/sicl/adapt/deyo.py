@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sicl.adapt._base import Adapter, Method
-from sicl.adapt._objective import Objective, require_objective, uncertainty_of
+from sicl.adapt._objective import Objective, uncertainty_of
 from sicl.adapt._optim import Learner, OptimizerName, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
+from sicl.engine.variants import predicted_probability
 from sicl.errors import require_between, require_positive
 from sicl.types import SourceData
 
@@ -57,13 +58,10 @@ class Deyo(Method):
     objective: Objective = "entropy"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require_positive(lr=self.lr, margin=self.margin, weight_margin=self.weight_margin)
         require_between(-1.0, 1.0, threshold=self.threshold)
-        require_objective(self.objective)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
-        """Return the live object."""
         return DeyoAdapter(self, network)
 
 
@@ -92,7 +90,9 @@ class DeyoAdapter(Learner):
             after = self.forward_part(destroyed, images)
         if after is None:
             return
-        fall = _fall(logits.detach()[sure], after)
+        probability, labels = logits.detach()[sure].float().softmax(dim=1).max(dim=1)
+        # PLPD: by how much the predicted class's probability falls.
+        fall = probability - predicted_probability(after, labels)
         kept = torch.where(fall > self.spec.threshold)[0]
         if len(kept) == 0:
             return
@@ -100,12 +100,6 @@ class DeyoAdapter(Learner):
         weights = torch.exp(self.spec.weight_margin * scale - entropies.detach()) + torch.exp(fall)
         self.descend((weights * entropies).mean())
         self.count("kept", len(kept))
-
-
-def _fall(before: Tensor, after: Tensor) -> Tensor:
-    """Return by how much the predicted class's probability falls from some logits to others (PLPD)."""
-    probability, labels = before.float().softmax(dim=1).max(dim=1)
-    return probability - after.float().softmax(dim=1).gather(1, labels.unsqueeze(1)).squeeze(1)
 
 
 def destroyed_images(images: Tensor, how: Destroy, generator: torch.Generator) -> Tensor:

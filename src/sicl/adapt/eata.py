@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from sicl.adapt._objective import Objective, uncertainty_of
 from sicl.adapt._optim import Learner, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
 from sicl.engine.split import logits_of
-from sicl.errors import InputError, OptionError, require_between, require_positive
+from sicl.errors import InputError, require_between, require_not_negative, require_positive
 from sicl.types import SourceData
 
 
@@ -57,8 +57,7 @@ class Eata(Method):
         require_positive(lr=self.lr, margin=self.margin)
         require_positive(fisher_samples=self.fisher_samples, fisher_batch=self.fisher_batch)
         require_between(0.0, 1.0, similarity=self.similarity)
-        if not self.fisher_alpha >= 0:
-            raise OptionError(f"`fisher_alpha` must be >= 0, got {self.fisher_alpha!r}.")
+        require_not_negative(fisher_alpha=self.fisher_alpha)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
         if self.fisher_alpha > 0 and source is None:
@@ -74,6 +73,7 @@ class EataAdapter(Learner):
 
     spec: Eata
     reuses_forward: ClassVar[bool] = True
+    remembers: ClassVar[tuple[str, ...]] = ("average", "anchor", "fisher")
 
     def __init__(self, spec: Eata, network: nn.Module, source: SourceData | None) -> None:
         use_batch_statistics(network)
@@ -116,16 +116,6 @@ class EataAdapter(Learner):
         for parameter, weight, start in zip(self.parameters, self.fisher, self.anchor):
             if parameter.grad is not None:
                 parameter.grad.addcmul_(weight, parameter - start, value=2 * self.spec.fisher_alpha)
-
-    def get_state(self) -> dict[str, Any]:
-        own = {"average": self.average, "anchor": self.anchor, "fisher": self.fisher}
-        return {**super().get_state(), **own}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
-        self.average, self.anchor, self.fisher = (
-            self.here(state[part]) for part in ("average", "anchor", "fisher")
-        )
 
 
 def fisher_information(

@@ -46,11 +46,9 @@ class Lame(Method):
     iterations: int = 100
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require_positive(neighbours=self.neighbours, iterations=self.iterations)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
-        """Return the live object."""
         return LameAdapter(self, network)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sicl.adapt._augment import strong_augmentation
 from sicl.adapt._base import Adapter, Method
-from sicl.adapt._entropy import entropy
+from sicl.adapt._objective import entropy
 from sicl.adapt._optim import Learner, OptimizerName, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
 from sicl.errors import require_between, require_positive
@@ -61,12 +61,10 @@ class Roid(Method):
     prior: Prior = "add"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require_positive(lr=self.lr, temperature=self.temperature, batch_size=self.batch_size or 1)
         require_between(0.0, 1.0, momentum=self.momentum, back=self.back)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
-        """Return the live object."""
         return RoidAdapter(self, network)
 
 
@@ -75,6 +73,7 @@ class RoidAdapter(Learner):
 
     spec: Roid
     reuses_forward: ClassVar[bool] = True
+    remembers: ClassVar[tuple[str, ...]] = ("average", "anchor")
 
     def __init__(self, spec: Roid, network: nn.Module) -> None:
         use_batch_statistics(network)
@@ -126,15 +125,6 @@ class RoidAdapter(Learner):
         self.average = self.spec.momentum * average + (1 - self.spec.momentum) * mean
         kept = torch.where(unlike >= unlike.mean())[0]
         return torch.exp(unlike * certain / self.spec.temperature), kept
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state of all parts."""
-        return {**super().get_state(), "average": self.average, "anchor": self.anchor}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Take over the state of all parts."""
-        super().set_state(state)
-        self.average, self.anchor = self.here(state["average"]), self.here(state["anchor"])
 
 
 def soft_likelihood_ratio(logits: Tensor) -> Tensor:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from sicl.adapt._augment import strong_augmentation
 from sicl.adapt._base import Adapter, Method
-from sicl.adapt._entropy import entropy
 from sicl.adapt._memory import BalancedMemory, due_parts
+from sicl.adapt._objective import entropy
 from sicl.adapt._optim import Learner, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, training
 from sicl.adapt._robustbn import RobustBatchNorm, swap_batch_norms
 from sicl.engine.split import logits_of
-from sicl.errors import OptionError, require_between, require_positive
+from sicl.errors import require_between, require_not_negative, require_positive
 from sicl.types import SourceData
 
 
@@ -59,9 +59,7 @@ class Rotta(Method):
     def __post_init__(self) -> None:
         require_positive(lr=self.lr, capacity=self.capacity, update_every=self.update_every)
         require_between(0.0, 1.0, alpha=self.alpha, nu=self.nu)
-        for name in ("lambda_t", "lambda_u"):
-            if not getattr(self, name) >= 0:
-                raise OptionError(f"`{name}` must be >= 0, got {getattr(self, name)!r}.")
+        require_not_negative(lambda_t=self.lambda_t, lambda_u=self.lambda_u)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
         return RottaAdapter(self, swap_batch_norms(network, self.alpha))
@@ -71,6 +69,7 @@ class RottaAdapter(Learner):
     """A teacher (`network`, which predicts) and the student it learns from."""
 
     spec: Rotta
+    remembers: ClassVar[tuple[str, ...]] = ("student", "memory")
 
     def __init__(self, spec: Rotta, network: nn.Module) -> None:
         train_norm_affines(network, method="Rotta")
@@ -80,11 +79,7 @@ class RottaAdapter(Learner):
         learned = [parameter for parameter in self.student.parameters() if parameter.requires_grad]
         self.followers = [parameter for parameter in network.parameters() if parameter.requires_grad]
         super().__init__(spec, network.requires_grad_(False), make_optimizer("adam", learned, lr=spec.lr))
-        self.memory = self._new_memory()
-
-    def _new_memory(self) -> BalancedMemory:
-        spec = self.spec
-        return BalancedMemory(spec.capacity, lambda_t=spec.lambda_t, lambda_u=spec.lambda_u)
+        self.memory = BalancedMemory(spec.capacity, lambda_t=spec.lambda_t, lambda_u=spec.lambda_u)
 
     def update(self, images: Tensor, logits: Tensor | None) -> None:
         """Offer the batch to the memory, and learn each time enough samples have come."""
@@ -112,16 +107,6 @@ class RottaAdapter(Learner):
             self.descend(-((targets * logits.log_softmax(dim=1)).sum(dim=1) * weights).mean())
         with torch.no_grad():
             torch._foreach_lerp_(tuple(self.followers), tuple(self.parameters), self.spec.nu)
-
-    def get_state(self) -> dict[str, Any]:
-        own = {"student": self.student.state_dict(), "memory": self.memory.state_dict()}
-        return {**super().get_state(), **own}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
-        self.student.load_state_dict(state["student"])
-        self.memory = self._new_memory()
-        self.memory.load_state_dict({**state["memory"], "images": self.here(state["memory"]["images"])})
 
 
 def _robust_norms(network: nn.Module) -> list[nn.Module]:

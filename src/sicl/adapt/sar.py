@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from sicl.adapt._base import Adapter, Method
 from sicl.adapt._objective import Objective, uncertainty_of
 from sicl.adapt._optim import Learner, Sam, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, use_batch_statistics
-from sicl.errors import OptionError, require_positive
+from sicl.errors import require_not_negative, require_positive
 from sicl.types import SourceData
 
 
@@ -58,8 +58,7 @@ class Sar(Method):
 
     def __post_init__(self) -> None:
         require_positive(lr=self.lr, margin=self.margin, rho=self.rho)
-        if not self.recovery >= 0:
-            raise OptionError(f"`recovery` must be >= 0, got {self.recovery!r}.")
+        require_not_negative(recovery=self.recovery)
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
         return SarAdapter(self, network)
@@ -70,6 +69,7 @@ class SarAdapter(Learner):
 
     spec: Sar
     reuses_forward: ClassVar[bool] = True
+    remembers: ClassVar[tuple[str, ...]] = ("average",)
 
     def __init__(self, spec: Sar, network: nn.Module) -> None:
         use_batch_statistics(network)
@@ -107,13 +107,6 @@ class SarAdapter(Learner):
             if self.spec.average_restarts:
                 self.average = None
             self.count("resets", 1)
-
-    def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), "average": self.average}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
-        self.average = state["average"]
 
 
 def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from sicl.adapt._base import Adapter, Method, Moment
-from sicl.adapt._entropy import entropy
 from sicl.adapt._memory import ConfidentMemory, due_parts
+from sicl.adapt._objective import entropy
 from sicl.adapt._optim import Learner, Sam, make_optimizer
 from sicl.adapt._parameters import train_norm_affines, training
 from sicl.engine.norms import batch_norms
@@ -23,17 +23,6 @@ class LiveConfidence(Protocol):
 
     def predict(self, moment: Moment) -> Prediction:
         """Return the prediction of a batch with its confidence."""
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """A live calibration that remembers something between batches."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state."""
 
 
 @runtime_checkable
@@ -109,6 +98,7 @@ class SottaAdapter(Learner):
     """A network that lowers its entropy on a memory of confident samples."""
 
     spec: Sotta
+    remembers: ClassVar[tuple[str, ...]] = ("memory",)
 
     def __init__(self, spec: Sotta, network: nn.Module, source: SourceData | None) -> None:
         parameters = train_norm_affines(network, method="Sotta", layers="not_last_stage")
@@ -117,15 +107,11 @@ class SottaAdapter(Learner):
         self.norms = [layer for layer in batch_norms(network) if layer.track_running_stats]
         for layer in self.norms:
             layer.momentum = spec.momentum
-        self.memory = self._new_memory()
+        self.memory = ConfidentMemory(spec.capacity, threshold=spec.threshold, generator=self.generator)
         self.live: LiveConfidence | None = None
         if spec.confidence is not None:
             self.live = spec.confidence.calibration(self, source=source)
         self.recent = torch.empty(2, 0)
-
-    def _new_memory(self) -> ConfidentMemory:
-        spec = self.spec
-        return ConfidentMemory(spec.capacity, threshold=spec.threshold, generator=self.generator)
 
     def update(self, images: Tensor, logits: Tensor | None) -> None:
         """Offer the batch to the memory, and learn each time enough samples have come."""
@@ -169,16 +155,14 @@ class SottaAdapter(Learner):
                 self.count("updates", 1)
 
     def get_state(self) -> dict[str, Any]:
-        live: object = self.live
-        confidence = live.state_dict() if isinstance(live, Stateful) else None
-        own = {"memory": self.memory.state_dict(), "confidence": confidence, "recent": self.recent.clone()}
-        return {**super().get_state(), **own}
+        live: Any = self.live
+        # Not every calibration remembers something between batches.
+        confidence = live.state_dict() if hasattr(live, "state_dict") else None
+        return {**super().get_state(), "confidence": confidence, "recent": self.recent.clone()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        self.memory = self._new_memory()
-        self.memory.load_state_dict({**state["memory"], "images": self.here(state["memory"]["images"])})
         self.recent = self.here(state["recent"]).clone()
-        live: object = self.live
-        if isinstance(live, Stateful):
+        live: Any = self.live
+        if hasattr(live, "load_state_dict"):
             live.load_state_dict(state["confidence"])

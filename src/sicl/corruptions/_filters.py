@@ -53,30 +53,30 @@ def _gaussian_matrix(size: int, sigma: float, truncate: float, mode: str) -> Ten
     weights[radius] += 1.0 - weights.sum()
     matrix = np.zeros((size, size))
     for offset, weight in zip(offsets, weights):
-        np.add.at(matrix, (np.arange(size), border(np.arange(size) + offset, size, mode)), weight)
+        places = border(torch.arange(size) + int(offset), size, mode)
+        np.add.at(matrix, (np.arange(size), places.numpy()), weight)
     return torch.from_numpy(matrix)
 
 
-def border(index: _Index, size: int, mode: str) -> _Index:
+def border(index: Tensor, size: int, mode: str) -> Tensor:
     """Map indices outside 0 .. size - 1 back inside.
 
     `nearest` is aaa|abcd|ddd, `reflect` is cba|abcd|dcb, `mirror` is dcb|abcd|cba.
     """
     if mode == "nearest":
-        return np.clip(index, 0, size - 1)
+        return index.clamp(0, size - 1)
     period = 2 * size if mode == "reflect" else max(2 * size - 2, 1)
-    folded = np.mod(index, period)
-    inside: _Index = np.minimum(folded, (period - 1 if mode == "reflect" else period) - folded)
-    return inside
+    folded = torch.remainder(index, period)
+    return torch.minimum(folded, (period - 1 if mode == "reflect" else period) - folded)
 
 
 def pad(images: Tensor, rows: tuple[int, int], columns: tuple[int, int], mode: str) -> Tensor:
     """Return N x H x W x C `images` with `rows` and `columns` (before, after) added by `border`."""
     height, width = images.shape[1:3]
-    row_index = border(np.arange(-rows[0], height + rows[1]), height, mode)
-    column_index = border(np.arange(-columns[0], width + columns[1]), width, mode)
-    images = images.index_select(1, torch.from_numpy(row_index).to(images.device))
-    return images.index_select(2, torch.from_numpy(column_index).to(images.device))
+    row_index = border(torch.arange(-rows[0], height + rows[1]), height, mode)
+    column_index = border(torch.arange(-columns[0], width + columns[1]), width, mode)
+    images = images.index_select(1, row_index.to(images.device))
+    return images.index_select(2, column_index.to(images.device))
 
 
 @functools.lru_cache(maxsize=16)
@@ -199,8 +199,8 @@ def bilinear(images: Tensor, rows: Tensor, columns: Tensor, mode: str) -> Tensor
     start = torch.arange(n, device=images.device)[:, None, None] * (height * width)
     top, left = rows.floor(), columns.floor()
     down, across = (rows - top)[..., None], (columns - left)[..., None]
-    ys = [_border_tensor(top.long() + d, height, mode) * width + start for d in (0, 1)]
-    xs = [_border_tensor(left.long() + d, width, mode) for d in (0, 1)]
+    ys = [border(top.long() + d, height, mode) * width + start for d in (0, 1)]
+    xs = [border(left.long() + d, width, mode) for d in (0, 1)]
 
     def line(y: Tensor) -> Tensor:
         first, second = (flat.index_select(0, (y + x).reshape(-1)).reshape(images.shape) for x in xs)
@@ -208,9 +208,3 @@ def bilinear(images: Tensor, rows: Tensor, columns: Tensor, mode: str) -> Tensor
 
     upper, lower = line(ys[0]), line(ys[1])
     return upper + (lower - upper) * down
-
-
-def _border_tensor(index: Tensor, size: int, mode: str) -> Tensor:
-    period = 2 * size if mode == "reflect" else max(2 * size - 2, 1)
-    folded = torch.remainder(index, period)
-    return torch.minimum(folded, (period - 1 if mode == "reflect" else period) - folded)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -101,19 +103,16 @@ def _capped_distance(edges: Tensor) -> Tensor:
 
 def _relief(distance: Tensor) -> Tensor:
     """Return the light and shade of drops: box filter, equalised histogram, emboss, box filter."""
-    near = _shifted(_equalised(divide(_sum(_shifted(distance, "mirror")), 9).floor()), "mirror")
+    near = _shifted(_equalised(_box(distance).floor()), "mirror")
     embossed = torch.zeros_like(distance)
     for dy in (-1, 0, 1):
         for dx in (-1, 0, 1):
             embossed = embossed + near[dy, dx] * _RELIEF[dy + 1][dx + 1]
-    return (divide(_sum(_shifted(embossed.clamp(0, 255), "mirror")), 9) + 0.5).floor()
+    return (_box(embossed.clamp(0, 255)) + 0.5).floor()
 
 
-def _sum(views: dict[tuple[int, int], Tensor]) -> Tensor:
-    total, *others = views.values()
-    for view in others:
-        total = total + view
-    return total
+def _box(planes: Tensor) -> Tensor:
+    return divide(functools.reduce(torch.add, _shifted(planes, "mirror").values()), 9)
 
 
 def _equalised(planes: Tensor) -> Tensor:

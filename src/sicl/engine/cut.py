@@ -69,14 +69,9 @@ def _called(model: nn.Module, name: str, end: Literal[0, -1]) -> str:
 
 def find_stages(model: nn.Module) -> list[str]:
     """Return the names of the network's stages in order: ResNet stages, transformer blocks, VGG stages."""
-    blocks = _transformer_blocks(model)
-    if blocks:
-        return blocks
     # Named stages tell more than their layers; norms alone are the last resort.
-    stages = _composite_stages(model) or _sequential_stages(model)
-    if stages:
-        return stages
-    return [name for name, _ in norm_layers(model)]
+    stages = _transformer_blocks(model) or _composite_stages(model) or _sequential_stages(model)
+    return stages or [name for name, _ in norm_layers(model)]
 
 
 def _composite_stages(model: nn.Module) -> list[str]:
@@ -88,12 +83,9 @@ def _first_point(model: nn.Module) -> Point:
     if blocks:
         # Where tokens have not been mixed yet, like feature maps before the first stage.
         return Point(blocks[0], "input")
-    stages = find_stages(model)
+    stages = find_stages(model) or [n for n, module in model.named_modules() if isinstance(module, _CONVS)]
     if stages:
         return Point(stages[0])
-    convolutions = [name for name, module in model.named_modules() if isinstance(module, _CONVS)]
-    if convolutions:
-        return Point(convolutions[0])
     raise UnsupportedModelError(
         f"SICL found no convolution, norm layer or transformer block in {type(model).__name__} to perturb; "
         "name one of its modules with `layer=`."
@@ -129,13 +121,8 @@ def _transformer_blocks(model: nn.Module) -> list[str]:
 
 
 def _is_transformer_block(module: nn.Module) -> bool:
-    composite = any(True for _ in module.children())
-    return (
-        composite
-        and _count(module, (nn.LayerNorm,)) > 0
-        and _count(module, (nn.Linear,)) > 1
-        and not _count(module, _CONVS)
-    )
+    norms, linears = _count(module, (nn.LayerNorm,)), _count(module, (nn.Linear,))
+    return norms > 0 and linears > 1 and not _count(module, _CONVS)
 
 
 def _numbered_stages(model: nn.Module) -> list[str]:
@@ -169,9 +156,7 @@ def _sequential_stages(model: nn.Module) -> list[str]:
             continue
         children = _children(name, module)
         ends = [children[i - 1][0] for i, (_, m) in enumerate(children) if i and isinstance(m, _POOLS)]
-        if ends:
-            return ends
-        return _after_norms(children)
+        return ends or _after_norms(children)
     return []
 
 

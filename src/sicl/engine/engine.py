@@ -199,17 +199,14 @@ class Engine:
         elif clean.features.dtype != torch.float32:
             self.reason = f"the network computes in {clean.features.dtype}"
         else:
-            dtype = self._dtype(images.device)
+            asked = self.options.precision
+            low = likes_bfloat16(images.device) if asked == "auto" else asked == "bfloat16"
+            dtype = torch.bfloat16 if low else torch.float32
             try:
                 self._passes = Passes(self.split, self.options.level, dtype, images, self.graphs)
                 self._passes.verify(clean)
             except CannotTwin as error:
                 self._passes, self.reason = None, str(error)
-
-    def _dtype(self, device: torch.device) -> torch.dtype:
-        if self.options.precision == "auto":
-            return torch.bfloat16 if likes_bfloat16(device) else torch.float32
-        return torch.float32 if self.options.precision == "float32" else torch.bfloat16
 
     def _part(
         self,
@@ -250,11 +247,8 @@ class Engine:
         if self._limit is not None:
             return self._limit
         fits = max(1, int(self.options.max_memory * GIB) // (_LIVE * self._row_bytes))
-        return min(fits, _CPU_ROWS) if self._on_cpu() else fits
-
-    def _on_cpu(self) -> bool:
         parameter = next(iter(self.split.network.parameters()), None)
-        return parameter is None or parameter.device.type == "cpu"
+        return min(fits, _CPU_ROWS) if parameter is None or parameter.device.type == "cpu" else fits
 
     def _variants_at_once(self, n_variants: int, rows: int) -> int:
         """As many as fit; a divisor if there is a good one, so that all chunks have one shape."""

@@ -24,7 +24,7 @@ def fuse_convolutions(graph: fx.Graph, kernels: Kernels) -> None:
             continue
         before = node.args[0]
         if _is_convolution(before) and len(before.users) == 1:
-            _replace(graph, node, before, kernels.relu, before.args)
+            _replace(graph, before, node, kernels.relu, before.args)
         # A value that somebody else reads too has to be written out, so it cannot vanish into a kernel.
         elif isinstance(before, fx.Node) and before.target in _ADDS and len(before.users) == 1:
             pair = _addition(before)
@@ -32,8 +32,7 @@ def fuse_convolutions(graph: fx.Graph, kernels: Kernels) -> None:
                 convolution, other = pair
                 with graph.inserting_before(before):
                     args = _with_one_bias(graph, convolution, other)
-                _replace(graph, node, before, kernels.add_relu, (*args, other))
-                graph.erase_node(convolution)
+                _replace(graph, convolution, node, kernels.add_relu, (*args, other))
 
 
 def _with_one_bias(graph: fx.Graph, convolution: fx.Node, other: fx.Node) -> tuple[Any, ...]:
@@ -62,25 +61,15 @@ def fuse_norms(graph: fx.Graph, slots: dict[Any, Slot], groups: int, kernel: Cal
         # The kernel reads feature maps; norms of vectors stay as they are.
         if node.meta["val"].ndim != 4:
             continue
-        slot, last, other = slots[node.target], node, None
-        follower = _only_user(node)
-        if follower is not None and follower.target in _ADDS:
-            other = _other_operand(follower, node)
-            # Only the addition with its ReLU is one kernel; the addition alone stays an addition.
-            relu = _only_user(follower)
-            if other is not None and relu is not None and relu.target in _RELUS:
-                last = relu
-            else:
-                other = None
-        elif follower is not None and follower.target in _RELUS:
-            last = follower
-        function = _norm_kernel(kernel, slot, groups, relu=last is not node)
-        with graph.inserting_before(last):
-            new = graph.call_function(function, (node.args[0], *([] if other is None else [other])))
-        # Later rewrites read shapes from here.
-        new.meta = dict(last.meta)
-        last.replace_all_uses_with(new)
-        _erase_back(graph, last, node)
+        relu, other = _then(node, _RELUS), None
+        addition = _then(node, _ADDS)
+        # Only the addition with its ReLU is one kernel; the addition alone stays an addition.
+        if addition is not None and _then(addition, _RELUS) is not None:
+            other = _other_operand(addition, node)
+            relu = None if other is None else _then(addition, _RELUS)
+        last = node if relu is None else relu
+        function = _norm_kernel(kernel, slots[node.target], groups, relu=last is not node)
+        _replace(graph, node, last, function, (node.args[0], *([] if other is None else [other])))
 
 
 def _norm_kernel(kernel: Callable[..., Tensor], slot: Slot, groups: int, *, relu: bool) -> Any:
@@ -95,21 +84,29 @@ def _norm_kernel(kernel: Callable[..., Tensor], slot: Slot, groups: int, *, relu
     return norm
 
 
-def _only_user(node: fx.Node) -> fx.Node | None:
-    return next(iter(node.users)) if len(node.users) == 1 else None
+def _then(node: fx.Node, targets: tuple[Any, ...]) -> fx.Node | None:
+    """The one node that reads this one, if it is one of these operators."""
+    users = list(node.users)
+    return users[0] if len(users) == 1 and users[0].target in targets else None
 
 
 def _other_operand(addition: fx.Node, node: fx.Node) -> fx.Node | None:
     """What is added to `node`, if it is a tensor of the same shape, added as it is."""
     left, right = addition.args[:2]
     other = right if left is node else left
+    # The kernels add element by element, without broadcasting.
     if addition.kwargs or not isinstance(other, fx.Node) or left is right:
         return None
     return other if other.meta["val"].shape == node.meta["val"].shape else None
 
 
-def _erase_back(graph: fx.Graph, last: fx.Node, first: fx.Node) -> None:
-    """Erase a chain of nodes that nobody uses any more."""
+def _replace(graph: fx.Graph, first: fx.Node, last: fx.Node, function: Any, args: tuple[Any, ...]) -> None:
+    """Put one call in the place of a chain of nodes."""
+    with graph.inserting_before(last):
+        new = graph.call_function(function, args)
+    # Later rewrites read shapes from here.
+    new.meta = dict(last.meta)
+    last.replace_all_uses_with(new)
     while last is not first:
         # Users first: fx refuses to erase a node that is still read.
         before = next(a for a in last.args if isinstance(a, fx.Node) and (a is first or first in a.args))
@@ -132,22 +129,8 @@ def _is_convolution(node: Any) -> bool:
 
 def _addition(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     """(convolution, other) if the sum has a convolution that is used nowhere else."""
-    left, right = node.args[:2]
-    if node.kwargs or not isinstance(left, fx.Node) or not isinstance(right, fx.Node) or left is right:
-        return None
-    # The kernels add element by element, without broadcasting.
-    if left.meta["val"].shape != right.meta["val"].shape:
-        return None
-    for convolution, other in ((left, right), (right, left)):
-        if _is_convolution(convolution) and len(convolution.users) == 1:
-            return convolution, other
+    for convolution in node.args[:2]:
+        if isinstance(convolution, fx.Node) and _is_convolution(convolution) and len(convolution.users) == 1:
+            other = _other_operand(node, convolution)
+            return None if other is None else (convolution, other)
     return None
-
-
-def _replace(graph: fx.Graph, node: fx.Node, before: fx.Node, function: Any, args: tuple[Any, ...]) -> None:
-    with graph.inserting_before(node):
-        new = graph.call_function(function, args)
-    new.meta = dict(node.meta)
-    node.replace_all_uses_with(new)
-    graph.erase_node(node)
-    graph.erase_node(before)

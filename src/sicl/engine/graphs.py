@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +20,7 @@ from sicl.engine.trees import own_copy, tensors_in
 
 Tables = Sequence[Mapping[str, Any]]
 """Parameters and buffers as modules hold them: looked up anew, since adaptation may replace a tensor."""
+Function = Callable[[list[Tensor]], Any]
 T = TypeVar("T")
 _MOST_MOVES = 4
 """After so many moves in memory capturing no longer pays."""
@@ -27,8 +29,8 @@ _MOST_FAILURES = 2
 _OFF = 0.02
 """By how much a replay may differ from the run it was captured from: the rounding of other kernels."""
 
-_capturing: ContextVar[bool] = ContextVar("capturing", default=False)
 _effects: ContextVar[list[Callable[[], None]] | None] = ContextVar("effects", default=None)
+"""What is to be done after each replay of what is being captured; None where nothing is."""
 
 
 def can_capture(device: torch.device) -> bool:
@@ -41,7 +43,7 @@ def can_capture(device: torch.device) -> bool:
 
 def is_capturing() -> bool:
     """Say whether what runs now goes into a graph, or is the rehearsal for it."""
-    return _capturing.get()
+    return _effects.get() is not None
 
 
 def effect(function: Callable[[], None]) -> None:
@@ -84,16 +86,9 @@ class Graphs:
         for captures in list(self._all):
             captures.forget()
 
-    def __deepcopy__(self, _memo: dict[int, Any]) -> Graphs:
-        return Graphs(lanes=self.lanes)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        # Graphs are addresses in a device's memory: no part of a saved object.
-        return _new_graphs, (self.lanes,)
-
-
-def _new_graphs(lanes: bool) -> Graphs:
-    return Graphs(lanes=lanes)
+        # Graphs are addresses in a device's memory: no part of a copy, nor of a saved object.
+        return partial(Graphs, lanes=self.lanes), ()
 
 
 class Captures:
@@ -184,7 +179,7 @@ class Captures:
         self._kept.setdefault(key, None)
         return known
 
-    def _capture(self, function: Callable[[list[Tensor]], Any], inputs: list[Tensor]) -> Graph | None:
+    def _capture(self, function: Function, inputs: list[Tensor]) -> Graph | None:
         """Capture the function; a generator goes on where it was."""
         start = None if self._generator is None else self._generator.get_state()
         try:
@@ -196,7 +191,8 @@ class Captures:
                 return None
             self._restart(start)
             # One pool for all: graphs of one calibration never run at the same time.
-            self._pool = self._pool or new_pool(inputs[0].device)
+            on_gpu = inputs[0].device.type == "cuda"
+            self._pool = self._pool or (torch.cuda.graph_pool_handle() if on_gpu else None)
             graph = Graph(function, inputs, self._pool, self._generator)
             # Believed only after a replay: some kernels capture without a word and compute something else.
             off = difference(graph.replay(inputs), expected)
@@ -245,11 +241,7 @@ class Graph:
     """
 
     def __init__(
-        self,
-        function: Callable[[list[Tensor]], Any],
-        example: list[Tensor],
-        pool: Any,
-        generator: torch.Generator | None,
+        self, function: Function, example: list[Tensor], pool: Any, generator: torch.Generator | None
     ) -> None:
         # Inputs of its own: a replay reads where the capture read.
         self._inputs = [tensor.clone(memory_format=torch.preserve_format) for tensor in example]
@@ -288,12 +280,11 @@ class Graph:
 def _captured_effects() -> Iterator[list[Callable[[], None]]]:
     """Run a block as what is captured: no graphs inside, and effects are kept for later."""
     found: list[Callable[[], None]] = []
-    tokens = _capturing.set(True), _effects.set(found)
+    token = _effects.set(found)
     try:
         yield found
     finally:
-        _capturing.reset(tokens[0])
-        _effects.reset(tokens[1])
+        _effects.reset(token)
 
 
 def _floats_in(value: Any) -> list[Tensor]:
@@ -312,11 +303,6 @@ def difference(found: Any, expected: Any) -> float:
     pairs = zip(_floats_in(found), _floats_in(expected))
     errors = [relative_error(f.float(), e.float()) for f, e in pairs]
     return float(torch.tensor([0.0, *errors]).max())
-
-
-def new_pool(device: torch.device) -> Any:
-    """Return memory for graphs to share (None where there are no graphs)."""
-    return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
 
 @contextmanager

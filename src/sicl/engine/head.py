@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -46,20 +45,15 @@ def _linears_called(model: nn.Module, images: Tensor) -> tuple[list[tuple[str, A
     """The linear layers in the order of their calls, with what they gave, and the logits."""
     called: list[tuple[str, Any]] = []
     # Hooks on layers only: a hook on every module would slow a deep network down.
-    linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    handles = [module.register_forward_hook(_append(called, name)) for name, module in linears]
-    try:
+    names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    with ExitStack() as hooks:
+        for linear in names:
+            hooks.enter_context(
+                linear.register_forward_hook(
+                    lambda module, _args, output: called.append((names[module], output))
+                )
+            )
         return called, logits_of(model(images))
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _append(called: list[tuple[str, Any]], name: str) -> Callable[..., None]:
-    def hook(_module: nn.Module, _args: Any, output: Any) -> None:
-        called.append((name, output))
-
-    return hook
 
 
 def penultimate(model: nn.Module, head: str, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,37 +70,22 @@ def penultimate(model: nn.Module, head: str, images: Tensor) -> tuple[Tensor, Te
         OptionError: no module has that name.
         UnsupportedModelError: the model never called it.
     """
-    with _inputs_of(model, head) as seen:
-        logits = logits_of(model(images))
-    if not seen:
-        raise UnsupportedModelError(f"{type(model).__name__} never called its module {head!r}; name another.")
-    # The last call: a shared head may be used for an auxiliary output first.
-    return _flat(seen[-1]), logits
-
-
-@contextmanager
-def _inputs_of(model: nn.Module, name: str) -> Iterator[list[Tensor]]:
     modules = dict(model.named_modules())
-    if name not in modules:
+    if head not in modules:
         raise OptionError(
-            f"`head` must name a module of {type(model).__name__}; it has no {name!r}."
-            f"{nearest(name, modules)}"
+            f"`head` must name a module of {type(model).__name__}; it has no {head!r}."
+            f"{nearest(head, modules)}"
         )
     seen: list[Tensor] = []
 
     def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen.append(args[0] if args else next(iter(kwargs.values())))
 
-    handle = modules[name].register_forward_pre_hook(hook, with_kwargs=True)
-    try:
-        yield seen
-    finally:
-        handle.remove()
-
-
-def _flat(features: Tensor) -> Tensor:
-    if features.ndim == 4:
-        return features.mean(dim=(2, 3))
-    if features.ndim == 3:
-        return features.mean(dim=1)
-    return features
+    with modules[head].register_forward_pre_hook(hook, with_kwargs=True):
+        logits = logits_of(model(images))
+    if not seen:
+        raise UnsupportedModelError(f"{type(model).__name__} never called its module {head!r}; name another.")
+    # The last call: a shared head may be used for an auxiliary output first.
+    features = seen[-1]
+    dims = {4: (2, 3), 3: (1,)}.get(features.ndim)
+    return features if dims is None else features.mean(dim=dims), logits

@@ -7,7 +7,8 @@ hand) and "frozen" (those of an earlier, clean batch).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -24,7 +25,6 @@ Statistics = Literal["running", "batch", "frozen"]
 Recorded = Mapping[nn.Module, tuple[Tensor, Tensor]]
 """For each batch norm the (mean, biased variance) it normalised with."""
 
-_FIELDS = ("training", "track_running_stats", "momentum")
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -52,27 +52,30 @@ def statistics_for(norm: Literal["batch", "frozen"]) -> Literal["frozen"] | None
 
 
 @contextmanager
-def _restored(modules: list[_BatchNorm]) -> Iterator[None]:
-    """Put back, on the way out, every field and buffer that a norm mode may have changed."""
-    # Fields, buffers and an own forward: all that the modes below touch.
-    before = [
-        (
-            {f: getattr(m, f) for f in _FIELDS},
-            {b: m._buffers.get(b) for b in _BUFFERS},
-            {f: m.__dict__[f] for f in ("forward",) if f in m.__dict__},
-        )
-        for m in modules
-    ]
+def attributes_restored(modules: Sequence[nn.Module], *names: str) -> Iterator[None]:
+    """Put back, on the way out, what instances have under these names, or its absence."""
+    before = [(module, {n: module.__dict__[n] for n in names if n in module.__dict__}) for module in modules]
     try:
         yield
     finally:
-        for module, (fields, buffers, forward) in zip(modules, before):
-            for name, value in fields.items():
-                setattr(module, name, value)
-            module.__dict__.pop("forward", None)
-            module.__dict__.update(forward)
-            # Buffers are put back as objects: nothing was written into the originals.
-            module._buffers.update(buffers)
+        for module, own in before:
+            for name in names:
+                module.__dict__.pop(name, None)
+            module.__dict__.update(own)
+
+
+@contextmanager
+def _restored(modules: list[_BatchNorm]) -> Iterator[None]:
+    """Put back, on the way out, every field and buffer that a norm mode may have changed."""
+    buffers = [{name: module._buffers.get(name) for name in _BUFFERS} for module in modules]
+    # All that the modes below touch.
+    with attributes_restored(modules, "training", "track_running_stats", "momentum", "forward"):
+        try:
+            yield
+        finally:
+            for module, own in zip(modules, buffers):
+                # Buffers are put back as objects: nothing was written into the originals.
+                module._buffers.update(own)
 
 
 @contextmanager
@@ -85,13 +88,11 @@ def running_statistics(model: nn.Module) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def protected_statistics(model: nn.Module) -> Iterator[None]:
+def protected_statistics(model: nn.Module) -> AbstractContextManager[None]:
     """Normalise as the network stands, but update no buffers."""
     # Only these would write to a buffer.
     modules = [m for m in batch_norms(model) if m.training and m.track_running_stats]
-    with batch_statistics(model, modules=modules):
-        yield
+    return batch_statistics(model, modules=modules)
 
 
 @contextmanager
@@ -114,7 +115,7 @@ def batch_statistics(
             # Torch's own kernel where it can serve: it is faster, and gradients flow as usual.
             genuine = groups == 1 and (is_torchs(module) or module.training)
             if not genuine:
-                module.__dict__["forward"] = _Grouped(module, groups)
+                module.__dict__["forward"] = partial(forward_with, module, partial(_grouped, module, groups))
             # Without tracking, a training-mode batch norm neither reads nor writes its buffers.
             module.training, module.track_running_stats = genuine, False
         yield
@@ -144,6 +145,10 @@ def record_statistics(model: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor
     recorded: dict[nn.Module, tuple[Tensor, Tensor]] = {}
     counts: dict[nn.Module, int] = {}
     modules = [m for m in batch_norms(model) if statistics_of(m) == "batch"]
+
+    def count(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        counts[module] = args[0].numel() // args[0].shape[1]
+
     with ExitStack() as stack:
         stack.enter_context(_restored(modules))
         for module in modules:
@@ -153,9 +158,9 @@ def record_statistics(model: nn.Module) -> Iterator[dict[nn.Module, tuple[Tensor
                 module.training, module.track_running_stats, module.momentum = True, True, 1.0
             else:
                 # In training mode a subclass may do something else than it does as it stands.
-                module.__dict__["forward"] = _Recording(module, 1)
+                module.__dict__["forward"] = partial(forward_with, module, partial(_recording, module))
             # The kernel writes the unbiased variance; its count is needed to undo that.
-            stack.callback(module.register_forward_pre_hook(_count_into(counts)).remove)
+            stack.enter_context(module.register_forward_pre_hook(count))
         yield recorded
         for module in modules:
             if module in counts:
@@ -176,13 +181,6 @@ def _fresh_buffers(module: _BatchNorm) -> tuple[Tensor, Tensor]:
     # In the layer's own dtype and on its device, where it has a tensor to tell.
     zeros = torch.zeros(module.num_features) if like is None else torch.zeros_like(like)
     return zeros.detach(), torch.ones_like(zeros)
-
-
-def _count_into(counts: dict[nn.Module, int]) -> Any:
-    def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        counts[module] = args[0].numel() // args[0].shape[1]
-
-    return hook
 
 
 def is_torchs(module: _BatchNorm) -> bool:
@@ -261,26 +259,14 @@ def _example(module: _BatchNorm) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(0)).to(like)
 
 
-class _Grouped:
-    """The forward of a batch norm whose input is `groups` batches stacked along dimension 0."""
-
-    def __init__(self, module: _BatchNorm, groups: int) -> None:
-        self.module, self.groups = module, groups
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return forward_with(self.module, self.normalise, x)
-
-    def normalise(self, x: Tensor) -> Tensor:
-        return grouped_batch_norm(x, self.groups, self.module.weight, self.module.bias, self.module.eps)
+def _grouped(module: _BatchNorm, groups: int, x: Tensor) -> Tensor:
+    return grouped_batch_norm(x, groups, module.weight, module.bias, module.eps)
 
 
-class _Recording(_Grouped):
-    """The forward of a batch norm that leaves the statistics of its input in its buffers."""
-
-    def normalise(self, x: Tensor) -> Tensor:
-        module = self.module
-        mean, variance = module._buffers["running_mean"], module._buffers["running_var"]
-        return F.batch_norm(x, mean, variance, module.weight, module.bias, True, 1.0, module.eps)
+def _recording(module: _BatchNorm, x: Tensor) -> Tensor:
+    """Normalise with the statistics of `x`, and leave them in the layer's buffers."""
+    mean, variance = module._buffers["running_mean"], module._buffers["running_var"]
+    return F.batch_norm(x, mean, variance, module.weight, module.bias, True, 1.0, module.eps)
 
 
 def grouped_batch_norm(
@@ -291,8 +277,7 @@ def grouped_batch_norm(
         return triton_norm.grouped_norm(x, groups, weight, bias, eps)
     if x.device.type == "cpu" and (groups == 1 or x.numel() > groups << 14):
         # The native kernel beats reductions over a 5-D view by far, even with the copy at the end.
-        norm = torch.nn.functional.batch_norm
-        parts = [norm(part, None, None, weight, bias, True, 0.0, eps) for part in x.chunk(groups)]
+        parts = [F.batch_norm(part, None, None, weight, bias, True, 0.0, eps) for part in x.chunk(groups)]
         return parts[0] if groups == 1 else torch.cat(parts)
     # One reduction over all groups: a loop would launch a kernel for each of them.
     stacked = x.view(groups, -1, *x.shape[1:])

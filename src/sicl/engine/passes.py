@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sicl.engine.graphs import Graphs, effect, is_capturing, relative_error, tuned
+from sicl.engine.graphs import Function, Graphs, effect, is_capturing, relative_error, tuned
 from sicl.engine.norms import batch_norms
 from sicl.engine.split import Begun, Split
 from sicl.engine.trace import TOLERANCE, Traced
@@ -17,7 +17,6 @@ from sicl.engine.twin import CannotTwin, Twin
 from sicl.engine.variants import Variants, Votes, count
 
 Level = Literal["auto", "plain", "twin", "traced", "graph"]
-Function = Callable[[list[Tensor]], Any]
 
 _WORTH_TRACING = 1 << 20
 """Values in a pass's features above which tracing (a fraction of a second, once a shape) pays."""
@@ -110,23 +109,15 @@ class Passes:
     ) -> Votes:
         """Make the variants, resume them, and count on the first rows, as many as there are labels."""
 
-        def function(tensors: list[Tensor]) -> Votes:
-            # From the list, not from the caller's frame: a graph reads its own copies of the inputs.
-            base, moments, labels, temperature, *described = tensors
-            logits = self._logits(base, moments, variants.with_tensors(described))
+        def counted(logits: Tensor, labels: Tensor, temperature: Tensor) -> Votes:
             return count(logits[:, : len(labels)], labels, temperature)
 
-        votes: Votes = self._of(variants, base, "votes", function, [base, moments, labels, temperature])
+        votes: Votes = self._resumed("votes", counted, [base, moments, labels, temperature], variants)
         return votes
 
     def logits(self, base: Tensor, moments: Tensor, variants: Variants) -> Tensor:
         """Make the variants and resume them: V x N x C."""
-
-        def function(tensors: list[Tensor]) -> Tensor:
-            base, moments, *described = tensors
-            return self._logits(base, moments, variants.with_tensors(described))
-
-        logits: Tensor = self._of(variants, base, "logits", function, [base, moments])
+        logits: Tensor = self._resumed("logits", lambda logits: logits, [base, moments], variants)
         return logits
 
     def forget(self) -> None:
@@ -137,15 +128,23 @@ class Passes:
         self._traced.clear()
         self._loaded = None
 
-    def _of(
-        self, variants: Variants, base: Tensor, what: str, function: Function, tensors: list[Tensor]
-    ) -> Any:
-        """Run a function of variants; by a graph unless they are known to have no traced pass."""
-        shape = (len(variants) * len(base), *base.shape[1:])
-        tensors = [*tensors, *variants.tensors()]
-        key = (what, variants.kind(), len(variants), *(tuple(t.shape) for t in tensors))
+    def _resumed(self, what: str, read: Callable[..., Any], inputs: list[Tensor], variants: Variants) -> Any:
+        """Return what `read` makes of variants' logits (V x N x C) and the inputs after base and statistics.
+
+        By a graph, unless they are known to have no traced pass.
+        """
+        n, (rows, *sizes) = len(variants), inputs[0].shape
+
+        def function(tensors: list[Tensor]) -> Any:
+            # From the list, not from the caller's frame: a graph reads its own copies of the inputs.
+            base, moments, *others = tensors[: len(inputs)]
+            made = variants.with_tensors(tensors[len(inputs) :]).make(base)
+            return read(self._resume(made, n, moments).view(n, rows, -1), *others)
+
+        tensors = [*inputs, *variants.tensors()]
+        key = (what, variants.kind(), n, *(tuple(t.shape) for t in tensors))
         # What cannot be traced is made of Python calls, some of which cannot be captured.
-        known = self._traced.get((shape, len(variants), False), "not yet")
+        known = self._traced.get(((n * rows, *sizes), n, False), "not yet")
         return self._replayed(known is not None, key, function, tensors)
 
     def _replayed(self, possible: bool, key: Any, function: Function, tensors: list[Tensor]) -> Any:
@@ -154,29 +153,18 @@ class Passes:
         # With the generation: a graph holds tensors of the traced pass it was captured from.
         return self._suffix((self.generation, *key), function, tensors)
 
-    def _logits(self, base: Tensor, moments: Tensor, variants: Variants) -> Tensor:
-        n = len(variants)
-        return self._resume(variants.make(base), n, moments).view(n, len(base), -1)
-
     def _resume(self, made: Tensor, groups: int, moments: Tensor) -> Tensor:
         traced = self._trace(made, groups)
-        if traced is None:
-            self._load("twin", self.twin.load, moments)
-            self._note("twin")
-            return self.twin.resume(made, groups)
-        self._load("traced", traced.load, moments)
-        self._note("graph" if is_capturing() else "traced")
-        return traced(made)
+        level = "twin" if traced is None else "traced"
+        self._load(level, (traced or self.twin).load, moments)
+        effect(partial(setattr, self, "ran", "graph" if traced and is_capturing() else level))
+        return self.twin.resume(made, groups) if traced is None else traced(made)
 
     def _record(self, base: Tensor, moments: Tensor) -> Tensor:
         """Return the statistics with those of the clean batch among them."""
         traced = self._trace(base, 1, records=True)
-        if traced is None:
-            self._load("record", self.twin.load, moments)
-            self.twin.record(base)
-        else:
-            self._load("record", traced.load, moments)
-            traced(base)
+        self._load("record", (traced or self.twin).load, moments)
+        (traced or self.twin.record)(base)
         return self.twin.moments.clone()
 
     def _load(self, what: str, load: Callable[[Tensor], None], moments: Tensor) -> None:
@@ -193,9 +181,6 @@ class Passes:
 
     def _unload(self) -> None:
         self._loaded = None
-
-    def _note(self, level: str) -> None:
-        effect(partial(setattr, self, "ran", level))
 
     def _trace(self, made: Tensor, groups: int, *, records: bool = False) -> Traced | None:
         """The traced pass for features of this shape; None if it is not worth it or not possible."""

@@ -25,7 +25,7 @@ from sicl.engine.norms import (
     running_statistics,
     statistics_of,
 )
-from sicl.engine.stubs import Stubs, changed_input, poison, probe
+from sicl.engine.stubs import Stubs, changed_input, probe
 from sicl.engine.trees import tensors_in, with_first_tensor
 from sicl.errors import InputError, UnsupportedModelError
 
@@ -100,7 +100,7 @@ class Split:
     `begun = split.begin(images)` runs the network up to the cut; `split.resume(features, begun)` computes logits
     from (perturbed) features without the part before the cut. Laws: resuming the features unchanged gives the
     network's logits, once or repeated, and nothing but the features reaches the logits from before the cut. Both
-    are checked on the first batch (or on `example`), and again when the images' shape changes; `widest` is then
+    are checked on the first batch (or by `check`), and again when the images' shape changes; `widest` is then
     how many values a row has at the widest layer after the cut. A network for which they do not hold is resumed
     by whole passes, and a warning says so once.
     Neither parameters, buffers, flags, hooks nor the global random state are left changed.
@@ -111,7 +111,6 @@ class Split:
         statistics: what batch norms normalise with: None: each as the network stands; "running" or "batch": all
             of them with these (variants each with their own batch's); "frozen": as the network stands, but
             variants keep what the clean batch was normalised with.
-        example: images to check the laws with now instead of on the first batch.
 
     Raises:
         OptionError: no module has that name.
@@ -119,12 +118,7 @@ class Split:
     """
 
     def __init__(
-        self,
-        network: nn.Module,
-        layer: str = "auto",
-        *,
-        statistics: Statistics | None = None,
-        example: Tensor | None = None,
+        self, network: nn.Module, layer: str = "auto", *, statistics: Statistics | None = None
     ) -> None:
         self.network, self.statistics = network, statistics
         self.point: Point = find_point(network, layer)
@@ -136,8 +130,6 @@ class Split:
         self._row: Tensor | None = None
         self._checked: tuple[Any, ...] = ()
         self._overwritten, self._stacks = False, True
-        if example is not None:
-            self.check(example)
 
     @torch.no_grad()
     def begin(self, images: Tensor, like: Recorded | None = None) -> Begun:
@@ -257,15 +249,13 @@ class Split:
     def _at_point(self, change: Callable[[Any], Any]) -> Iterator[None]:
         """Pass what stands at the cut through `change` while the block runs."""
         if self.point.side == "output":
-            handle = self._module.register_forward_hook(lambda _m, _a, output: change(output))
+            hook = self._module.register_forward_hook(lambda _m, _a, output: change(output))
         else:
-            handle = self._module.register_forward_pre_hook(
+            hook = self._module.register_forward_pre_hook(
                 lambda _m, args, kwargs: changed_input(args, kwargs, change), with_kwargs=True
             )
-        try:
+        with hook:
             yield
-        finally:
-            handle.remove()
 
     def resumed(self, features: Tensor, groups: int) -> Tensor:
         """Run the rest of the network as it stands, without the part before the cut (not with "whole" passes)."""
@@ -292,8 +282,9 @@ class Split:
                 images = images.repeat(groups, *([1] * (images.ndim - 1)))
             else:
                 assert self._row is not None
-                # NaN in, so that a way around the cut shows in the logits.
-                images = poison(self._row, features.shape[0] if plan == "wide" else 1)
+                # NaN in, so that a way around the cut shows in the logits; of one row of memory whatever the batch.
+                rows = len(features) if plan == "wide" else 1
+                images = torch.full_like(self._row, float("nan")).expand(rows, *self._row.shape[1:])
                 stack.enter_context(self._stubs.installed(len(images), lambda: reached))
             stack.enter_context(self._at_point(swap))
             return logits_of(self.network(images))
@@ -332,24 +323,31 @@ class Split:
     def _first_pass(self, rows: Tensor) -> Begun:
         """Learn stubs, the widest layer and whether features are overwritten, in one pass: a first batch waits."""
         seen: list[tuple[Tensor, Tensor]] = []
+        sizes: list[int] = []
 
         def tap(value: Any) -> Any:
             if not seen:
                 seen.append(((features := self._first(value)), features.clone()))
             return value
 
-        # Statistics of four probes are no statistics; the laws do not depend on which are used.
-        with (
-            running_statistics(self.network),
-            record_statistics(self.network) as recorded,
-            layer_sizes(self.network, self._at_point) as widths,
-            self._at_point(tap),
-        ):
+        def note(_module: nn.Module, _args: Any, output: Any) -> None:
+            if seen and isinstance(output, Tensor):
+                sizes.append(output.numel())
+
+        with ExitStack() as hooks:
+            # Statistics of four probes are no statistics; the laws do not depend on which are used.
+            hooks.enter_context(running_statistics(self.network))
+            recorded = hooks.enter_context(record_statistics(self.network))
+            hooks.enter_context(self._at_point(tap))
+            for module in self.network.modules():
+                # Layers only: containers hand on what their last layer gave.
+                if next(module.children(), None) is None:
+                    hooks.enter_context(module.register_forward_hook(note))
             logits = logits_of(self._stubs.trace(self.network, rows))
         if not seen:
             raise self._never_called()
         afterwards, features = seen[0]
-        self.widest = max(value // len(rows) for value in (features.numel(), *widths))
+        self.widest = max(value // len(rows) for value in (features.numel(), *sizes))
         self._overwritten = not torch.equal(afterwards, features)
         return Begun(rows, features, features, recorded, logits=logits)
 
@@ -386,33 +384,6 @@ class Split:
         return UnsupportedModelError(
             f"{type(self.network).__name__} never called its module {self.point.name!r}; name another `layer`."
         )
-
-
-AtPoint = Callable[[Callable[[Any], Any]], AbstractContextManager[None]]
-"""Passes what stands at a cut through a function while a block runs."""
-
-
-@contextmanager
-def layer_sizes(network: nn.Module, at_point: AtPoint) -> Iterator[list[int]]:
-    """Yield a list that gets the size of what each layer after a cut gives in the pass made inside."""
-    sizes: list[int] = []
-    reached: list[bool] = []
-
-    def note(_module: nn.Module, _args: Any, output: Any) -> None:
-        if reached and isinstance(output, Tensor):
-            sizes.append(output.numel())
-
-    def mark(value: Any) -> Any:
-        reached.append(True)
-        return value
-
-    with ExitStack() as stack:
-        stack.enter_context(at_point(mark))
-        for module in network.modules():
-            # Layers only: containers hand on what their last layer gave.
-            if next(module.children(), None) is None:
-                stack.callback(module.register_forward_hook(note).remove)
-        yield sizes
 
 
 class _Reached(Exception):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sicl.engine.norms import attributes_restored
 from sicl.engine.trees import tensors_in, with_tensors
 
 
@@ -45,23 +46,16 @@ class Stubs:
             if module is self.cut and not at_cut:
                 at_cut.append(output)
             # A module that holds the cut has to run, for the cut is reached inside it.
-            elif not at_cut and not any(m is self.cut for m in open_modules) and not self._holds_cut(module):
+            elif not at_cut and not any(m is self.cut for m in (*open_modules, *module.modules())):
                 done.append((module, output))
 
-        handles = []
-        for module in network.modules():
-            handles.append(module.register_forward_pre_hook(lambda m, _a: open_modules.append(m)))
-            handles.append(module.register_forward_hook(leave))
-        try:
+        with ExitStack() as hooks:
+            for module in network.modules():
+                hooks.enter_context(module.register_forward_pre_hook(lambda m, _a: open_modules.append(m)))
+                hooks.enter_context(module.register_forward_hook(leave))
             output = network(images)
-        finally:
-            for handle in handles:
-                handle.remove()
         self._keep(done, at_cut, len(images))
         return output
-
-    def _holds_cut(self, module: nn.Module) -> bool:
-        return any(child is self.cut for child in module.modules())
 
     def _keep(self, done: list[tuple[nn.Module, Any]], at_cut: list[Any], rows: int) -> None:
         # The outermost is enough: its children are never called once it is a stub.
@@ -81,63 +75,38 @@ class Stubs:
     @contextmanager
     def installed(self, rows: int, reached: Callable[[], bool]) -> Iterator[None]:
         """Let stubs answer, for `rows` images, until `reached` says that the cut was reached."""
-        with forwards_restored([*self.answers, self.cut]):
+        with attributes_restored([*self.answers, self.cut], "forward"):
             for module, outputs in self.answers.items():
                 # On the instance: hooks and the class stay untouched, and putting it back is one deletion.
-                module.__dict__["forward"] = _Stub(module.forward, outputs, rows, reached)
+                module.__dict__["forward"] = _stub(module.forward, outputs, rows, reached)
             if self.side == "output":
-                self.cut.__dict__["forward"] = _Stub(self.cut.forward, [self.template], rows, reached)
+                self.cut.__dict__["forward"] = _stub(self.cut.forward, [self.template], rows, reached)
             yield
 
 
-class _Stub:
-    """Answers a module's calls before the cut; later calls go to the module itself."""
+def _stub(forward: Callable[..., Any], outputs: list[Any], rows: int, reached: Callable[[], bool]) -> Any:
+    """Return what answers a module's calls before the cut; later calls go to the module itself."""
+    left = iter(outputs)
 
-    def __init__(
-        self, forward: Callable[..., Any], outputs: list[Any], rows: int, reached: Callable[[], bool]
-    ) -> None:
-        self.forward, self.outputs, self.rows, self.reached = forward, iter(outputs), rows, reached
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.reached():
-            return self.forward(*args, **kwargs)
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        if reached():
+            return forward(*args, **kwargs)
         # A module may be called several times before the cut, with another answer each time.
-        output = next(self.outputs, None)
+        output = next(left, None)
         if output is None:
             raise RuntimeError("the network called a module before the cut more often than in its first pass")
-        return _expanded(output, self.rows)
+        return _expanded(output, rows)
+
+    return answer
 
 
-@contextmanager
-def forwards_restored(modules: list[nn.Module]) -> Iterator[None]:
-    """Put back, on the way out, the `forward` attributes that were set on instances, or their absence."""
-    # Not None, which an author might have set.
-    missing = object()
-    before = [(module, module.__dict__.get("forward", missing)) for module in modules]
-    try:
-        yield
-    finally:
-        for module, forward in before:
-            if forward is missing:
-                module.__dict__.pop("forward", None)
-            else:
-                module.__dict__["forward"] = forward
-
-
-def probe(images: Tensor, rows: int = 4) -> Tensor:
+def probe(images: Tensor) -> Tensor:
     """Return a few rows like the images that differ from each other, whatever these are (all black, say)."""
     # Two rows at least: with one, nothing tells a batch dimension from any other.
-    some = images[:rows] if len(images) > 1 else torch.cat([images, images])
+    some = images[:4] if len(images) > 1 else torch.cat([images, images])
     # A generator of its own: the global random state is the user's.
     noise = torch.rand(some.shape, generator=torch.Generator().manual_seed(0))
     return torch.lerp(some, noise.to(some), 0.5)
-
-
-def poison(images: Tensor, rows: int) -> Tensor:
-    """Return `rows` images of NaN that share one row of memory."""
-    row = torch.full_like(images[:1], float("nan"))
-    # Expanded, not repeated: it costs one row of memory whatever the batch.
-    return row.expand(rows, *images.shape[1:])
 
 
 def _depends_on_row(output: Any, rows: int) -> bool:

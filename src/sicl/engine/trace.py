@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from sicl.engine.fuse import fuse_convolutions, fuse_norms
 from sicl.engine.graphs import relative_error
 from sicl.engine.kernels.vendor import kernels_for
-from sicl.engine.twin import CannotTwin, NormCall, Slot, Twin
+from sicl.engine.twin import CannotTwin, Slot, Twin
 
 _CONVOLUTION = torch.ops.aten.convolution.default
 TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.4}
@@ -157,35 +157,26 @@ class Fold:
         self.slot = slot
         # The live tensors are found by where they stand: adaptation may put new ones there.
         places = {id(target): (table, name) for target, table, name in twin.sources}
-        twin_weight = _value(module, node.args[1])
-        twin_bias = None if node.args[2] is None else _value(module, node.args[2])
-        if id(twin_weight) not in places or (twin_bias is not None and id(twin_bias) not in places):
+        own = [_value(module, value) for value in node.args[1:3] if value is not None]
+        if any(id(tensor) not in places for tensor in own):
             raise CannotTwin("a convolution's weight is no parameter")
-        self._weight = places[id(twin_weight)]
-        self._bias = None if twin_bias is None else places[id(twin_bias)]
+        self._live = [places[id(tensor)] for tensor in own]
         # One pair for all shapes that are traced from a twin: prepared once a batch, held once.
-        key = (id(twin_weight), id(slot))
+        key = (id(own[0]), id(slot))
         if key not in twin.folded:
-            weight = torch.empty_like(twin_weight)
+            weight = torch.empty_like(own[0])
             twin.folded[key] = (weight, weight.new_empty(len(weight)))
         self.weight, self.bias = twin.folded[key]
         with module.graph.inserting_before(node):
             nodes = []
-            for name, tensor in (
-                (f"folded_weight_{number}", self.weight),
-                (f"folded_bias_{number}", self.bias),
-            ):
-                module.register_buffer(name, tensor)
-                nodes.append(module.graph.get_attr(name))
+            for name, tensor in (("weight", self.weight), ("bias", self.bias)):
+                module.register_buffer(f"folded_{name}_{number}", tensor)
+                nodes.append(module.graph.get_attr(f"folded_{name}_{number}"))
         node.args = (node.args[0], *nodes, *node.args[3:])
-
-    def sources(self) -> list[Tensor]:
-        """Return the live weight and bias."""
-        return [table[name] for table, name in filter(None, (self._weight, self._bias))]
 
     def write(self) -> Tensor:
         """Write the folded weight, in place; return what the bias will be."""
-        weight, *bias = self.sources()
+        weight, *bias = (table[name] for table, name in self._live)
         scale, shift = self.slot.scale, self.slot.shift
         # Into the same memory: a captured graph has its address.
         torch.mul(weight, scale.view(-1, *[1] * (weight.ndim - 1)), out=self.weight)
@@ -197,10 +188,6 @@ def _value(module: nn.Module, node: Any) -> Tensor:
         raise CannotTwin("a convolution's weight is computed, not a parameter")
     value: Tensor = operator.attrgetter(str(node.target))(module)
     return value
-
-
-def _copy(x: Tensor, _index: int) -> Tensor:
-    return x.clone()
 
 
 def _marker() -> Any:
@@ -215,23 +202,21 @@ def _library() -> Any:
     library = torch.library.Library("sicl", "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define("norm(Tensor x, int index) -> Tensor")  # type: ignore[no-untyped-call]
     # A copy, not the tensor itself: an operator that returns its input breaks tracing.
-    library.impl("norm", _copy, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    library.impl("norm", lambda x, _index: x.clone(), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     return library
 
 
 @contextmanager
 def _marked(twin: Twin) -> Iterator[None]:
     """Let the twin's batch norms leave marks instead of normalising."""
-    forwards = (module.__dict__.get("forward") for module in twin.network.modules())
-    calls = [forward for forward in forwards if isinstance(forward, NormCall)]
     try:
-        for call in calls:
+        for index, slot in enumerate(twin.slots):
             # Marked by number: which norm it is must survive the trace, and modules do not.
-            call.__dict__["norm"] = functools.partial(_mark, call.index)
+            slot.__dict__["norm"] = functools.partial(_mark, index)
         yield
     finally:
-        for call in calls:
-            del call.__dict__["norm"]
+        for slot in twin.slots:
+            slot.__dict__.pop("norm", None)
 
 
 def _mark(index: int, x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -56,11 +57,5 @@ def with_first_tensor(value: Any, features: Tensor) -> Any:
 
 def own_copy(value: Any) -> Any:
     """Return the same with tensors of its own; one that occurs twice is copied once."""
-    copies: dict[int, Tensor] = {}
-
-    def copy(tensor: Tensor) -> Tensor:
-        if id(tensor) not in copies:
-            copies[id(tensor)] = tensor.clone(memory_format=torch.preserve_format)
-        return copies[id(tensor)]
-
-    return with_tensors(value, copy)
+    # Tensors are hashed by identity.
+    return with_tensors(value, cache(partial(torch.clone, memory_format=torch.preserve_format)))

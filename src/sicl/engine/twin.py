@@ -30,23 +30,36 @@ class Slot:
     """A batch norm of the twin, and the live layer its numbers come from.
 
     With running or frozen statistics the layer is x * scale + shift. All four tensors are windows of the twin's,
-    so that they are written for all layers at once.
+    so that they are written for all layers at once. `statistics` is what variants are normalised with.
 
     Args:
+        twin: of which it is a part.
         live: the network's own layer.
-        own: the twin's layer, whose affine parameters are the live ones.
-        statistics: what variants are normalised with.
+        own: the twin's layer, whose affine parameters are the live ones; the slot is its forward.
         moments: 2 x C, where the mean and the variance stand.
         affine: 2 x C, where scale and shift stand.
     """
 
     def __init__(
-        self, live: _BatchNorm, own: _BatchNorm, statistics: Statistics, moments: Tensor, affine: Tensor
+        self, twin: Twin, live: _BatchNorm, own: _BatchNorm, moments: Tensor, affine: Tensor
     ) -> None:
-        self.live, self.own, self.statistics = live, own, statistics
+        self.twin, self.live, self.own = twin, live, own
+        self.statistics: Statistics = "running"
+        if live in twin.live.batch_dependent():
+            self.statistics = "frozen" if twin.live.statistics == "frozen" else "batch"
         # Windows, not copies: writing the twin's row of all statistics writes these.
         self.mean, self.variance = moments
         self.scale, self.shift = affine
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return forward_with(self.own, self.norm, x)
+
+    def norm(self, x: Tensor) -> Tensor:
+        """Normalise as the pass under way does."""
+        if self.statistics == "batch":
+            return self.grouped(x, self.twin.groups)
+        records = self.twin.recording and self.statistics == "frozen"
+        return self.recording(x) if records else self.fixed(x)
 
     def fixed(self, x: Tensor) -> Tensor:
         """Normalise with the statistics at hand."""
@@ -57,11 +70,8 @@ class Slot:
         own = self.own
         if x.device.type == "cpu":
             # The native kernel leaves its statistics in the buffers, much faster than a reduction of x.
-            mean, variance, n = (
-                torch.zeros_like(self.mean),
-                torch.ones_like(self.mean),
-                x.numel() // x.shape[1],
-            )
+            mean, variance = torch.zeros_like(self.mean), torch.ones_like(self.mean)
+            n = x.numel() // x.shape[1]
             out = nn.functional.batch_norm(x, mean, variance, own.weight, own.bias, True, 1.0, own.eps)
             self.mean.copy_(mean)
             self.variance.copy_(variance * ((n - 1) / n))
@@ -135,14 +145,11 @@ class Twin:
     @torch.no_grad()
     def stage(self) -> Tensor:
         """Return the statistics that stand in the twin, with the live running ones among them, 2 x T."""
-        pairs = [
-            (mine, live)
-            for slot in self.slots
-            if slot.statistics == "running"
-            for mine, live in zip((slot.mean, slot.variance), (slot.live.running_mean, slot.live.running_var))
-        ]
-        if pairs:
-            torch._foreach_copy_([mine for mine, _ in pairs], [live for _, live in pairs])  # type: ignore[misc]
+        running = [slot for slot in self.slots if slot.statistics == "running"]
+        if running:
+            mine = [tensor for slot in running for tensor in (slot.mean, slot.variance)]
+            live = [tensor for slot in running for tensor in (slot.live.running_mean, slot.live.running_var)]
+            torch._foreach_copy_(mine, live)  # type: ignore[arg-type]
         return self.moments.clone()
 
     @torch.no_grad()
@@ -153,11 +160,14 @@ class Twin:
             moments: 2 x T.
             only: ids of the twin's tensors to take over; all if None.
         """
-        # A launch for each kind of copy instead of one for each of some hundred tensors.
+        # A launch for each kind of copy instead of one for each of some hundred tensors: one kernel copies
+        # between the same dtypes, with the same strides on both sides or not.
         groups: dict[Any, list[tuple[Tensor, Tensor]]] = {}
         for target, table, name in self.sources:
             if only is None or id(target) in only:
-                groups.setdefault(_kind_of_copy(target, table[name]), []).append((target, table[name]))
+                live = table[name]
+                kind = target.dtype, live.dtype, target.stride() == live.stride()
+                groups.setdefault(kind, []).append((target, live))
         for pairs in groups.values():
             torch._foreach_copy_([target for target, _ in pairs], [live for _, live in pairs])
         # Then no statistics are kept, and no scale depends on any.
@@ -185,12 +195,6 @@ class Twin:
         finally:
             self.recording = False
 
-    def normalise(self, slot: Slot, x: Tensor) -> Tensor:
-        """Run a batch norm in the pass that is under way."""
-        if slot.statistics == "batch":
-            return slot.grouped(x, self.groups)
-        return slot.recording(x) if self.recording and slot.statistics == "frozen" else slot.fixed(x)
-
     def _take_norms(self) -> list[Slot]:
         """Put the twin's norms in place of the network's, all their numbers in a row."""
         pairs = list(zip(batch_norms(self.live.network), batch_norms(self.network)))
@@ -212,22 +216,15 @@ class Twin:
             # Its forward is not understood, and the twin would leave out what it does besides.
             if not can_group(live):
                 raise CannotTwin(f"{type(own).__name__} has its own forward")
-            slot = Slot(live, own, self._statistics(live), moments, affine)
+            slot = Slot(self, live, own, moments, affine)
             for name, place in zip(("weight", "bias"), parameters):
                 if getattr(live, name) is not None:
                     self._weights.append(place)
                     self._affines.append((slot, name))
             # On the instance, as stubs are.
-            own.__dict__["forward"] = NormCall(self, slot, len(slots))
+            own.__dict__["forward"] = slot
             slots.append(slot)
         return slots
-
-    def _statistics(self, live: _BatchNorm) -> Statistics:
-        """What variants are normalised with at a layer."""
-        asked = self.live.statistics
-        if live not in self.live.batch_dependent():
-            return "running"
-        return "frozen" if asked == "frozen" else "batch"
 
     def _cast(self, images: Tensor) -> None:
         # By identity: a tensor may stand in several modules.
@@ -254,19 +251,6 @@ class Twin:
         return out
 
 
-class NormCall:
-    """The forward of a twin's batch norm, its normalisation done by `norm`."""
-
-    def __init__(self, twin: Twin, slot: Slot, index: int) -> None:
-        self.twin, self.slot, self.index = twin, slot, index
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return forward_with(self.slot.own, self.norm, x)
-
-    def norm(self, x: Tensor) -> Tensor:
-        return self.twin.normalise(self.slot, x)
-
-
 def _own(module: nn.Module) -> list[Tensor]:
     return [t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None]
 
@@ -274,11 +258,6 @@ def _own(module: nn.Module) -> list[Tensor]:
 def _affine(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     shape = (1, -1, *[1] * (x.ndim - 2))
     return torch.addcmul(shift.to(x.dtype).view(shape), x, scale.to(x.dtype).view(shape))
-
-
-def _kind_of_copy(target: Tensor, live: Tensor) -> Any:
-    """Copies of one kind go through one kernel: the same dtypes, and the same strides on both sides."""
-    return target.dtype, live.dtype, target.stride() == live.stride()
 
 
 def _recast(tensor: Tensor, dtype: torch.dtype) -> Tensor:

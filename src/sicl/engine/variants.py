@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass, fields
 from itertools import islice
-from typing import Literal, Protocol, TypeVar
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from sicl import perturb
 
-V = TypeVar("V", bound="_Described")
 
-
-class Variants(Protocol):
-    """V variants of N features, described by small tensors; `make` writes them out.
+@dataclass(frozen=True)
+class Variants(ABC):
+    """V variants of N features, described by small tensors, its fields (the last may be None); `make` writes them out.
 
     Laws: `part(a, b)` makes the variants a to b-1, `of_rows(rows)` those of some samples, exactly as the
     whole would; `with_tensors(tensors())` is the same again.
     """
 
+    @abstractmethod
     def __len__(self) -> int: ...
 
+    @abstractmethod
     def part(self, start: int, stop: int) -> Variants:
         """Return the variants from `start` to `stop`."""
 
+    @abstractmethod
     def of_rows(self, rows: Tensor) -> Variants:
         """Return the variants of these samples."""
 
+    @abstractmethod
     def make(self, features: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the variants of the features, stacked variant after variant, in the features' dtype.
 
@@ -40,31 +44,20 @@ class Variants(Protocol):
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors that describe the variants."""
-
-    def kind(self) -> Hashable:
-        """Return what else describes them: the same for variants that differ in their tensors only."""
-
-    def with_tensors(self, tensors: list[Tensor]) -> Variants:
-        """Return variants of the same kind from other tensors."""
-
-
-@dataclass(frozen=True)
-class _Described:
-    """Variants whose fields are the tensors that describe them; the last may be None."""
-
-    def tensors(self) -> list[Tensor]:
         values = (getattr(self, field.name) for field in fields(self))
         return [value for value in values if value is not None]
 
     def kind(self) -> Hashable:
+        """Return what else describes them: the same for variants that differ in their tensors only."""
         return type(self).__name__
 
-    def with_tensors(self: V, tensors: list[Tensor]) -> V:
+    def with_tensors(self, tensors: list[Tensor]) -> Variants:
+        """Return variants of the same kind from other tensors."""
         return type(self)(*tensors)
 
 
 @dataclass(frozen=True)
-class StyleVariants(_Described):
+class StyleVariants(Variants):
     """Each sample's channels under an affine map: scale f + shift, both V x N x C."""
 
     scale: Tensor
@@ -84,7 +77,7 @@ class StyleVariants(_Described):
 
 
 @dataclass(frozen=True)
-class ContentVariants(_Described):
+class ContentVariants(Variants):
     """Noise on every value, scaled channel by channel: f + std e.
 
     Args:
@@ -111,7 +104,7 @@ class ContentVariants(_Described):
 
 
 @dataclass(frozen=True)
-class GivenVariants(_Described):
+class GivenVariants(Variants):
     """Features computed elsewhere, such as those of the mirrored images: V x (features' shape).
 
     Args:
@@ -137,7 +130,7 @@ class GivenVariants(_Described):
 
 
 @dataclass(frozen=True)
-class JoinedVariants:
+class JoinedVariants(Variants):
     """Variants of several kinds, one after the other."""
 
     kinds: tuple[Variants, ...]

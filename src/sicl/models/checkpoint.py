@@ -15,15 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from sicl.errors import (
-    DataError,
-    OptionError,
-    SiclError,
-    reason,
-    require_between,
-    require_choice,
-    require_path,
-)
+from sicl.errors import DataError, OptionError, reason, require_between, require_choice, require_path
 from sicl.models.cifar import ARCHITECTURES, CIFAR10_MEAN, CIFAR10_STD
 from sicl.models.preprocess import Preprocess, require_channels
 from sicl.spec import Spec
@@ -182,7 +174,7 @@ def _read_pickle(path: Path) -> Any:
     try:
         _require_unpacked(path)
         return torch.load(path, map_location="cpu", weights_only=True)
-    except SiclError:
+    except DataError:
         raise
     except pickle.UnpicklingError as error:
         raise DataError(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from sicl.errors import require_positive
-from sicl.models.preprocess import normalised
+from sicl.models.preprocess import FromPixels, normalised
 from sicl.models.vit import vit_small
 
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
@@ -80,7 +81,7 @@ def _projection(n_in: int, n_out: int, stride: int, norm: Norm) -> nn.Sequential
     return nn.Sequential(nn.Conv2d(n_in, n_out, 1, stride, bias=False), norm(n_out))
 
 
-class ResNet(nn.Module):
+class ResNet(FromPixels):
     """A residual network for small images in [0, 1]; normalisation is its first step.
 
     Args:
@@ -93,9 +94,6 @@ class ResNet(nn.Module):
         norm: makes the normalisation layers, which keep the names `bn1`, `bn2`, `bn3`.
     """
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(
         self,
         block: type[BasicBlock] | type[Bottleneck],
@@ -107,11 +105,8 @@ class ResNet(nn.Module):
         std: Sequence[float] = CIFAR10_STD,
         norm: Norm = nn.BatchNorm2d,
     ) -> None:
-        super().__init__()
+        super().__init__(mean, std)
         require_positive(width=width, n_classes=n_classes)
-        # Not persistent: the state dict keeps torchvision's names; the constants travel as configuration.
-        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
         self.conv1 = nn.Conv2d(3, width, 3, 1, 1, bias=False)
         self.bn1 = norm(width)
         self.relu = nn.ReLU(inplace=True)
@@ -122,9 +117,6 @@ class ResNet(nn.Module):
         self.layer4 = _stage(block, 4 * width * out, 8 * width, depths[3], 2, norm)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(8 * width * out, n_classes)
-        self._initialise()
-
-    def _initialise(self) -> None:
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -144,50 +136,11 @@ def _stage(
     return nn.Sequential(*blocks)
 
 
-def resnet18(
-    *,
-    width: int = 64,
-    n_classes: int = 10,
-    mean: Sequence[float] = CIFAR10_MEAN,
-    std: Sequence[float] = CIFAR10_STD,
-) -> ResNet:
-    """Return an untrained ResNet-18 with the CIFAR stem."""
-    return ResNet(BasicBlock, (2, 2, 2, 2), width=width, n_classes=n_classes, mean=mean, std=std)
-
-
-def resnet18_gn(
-    *,
-    width: int = 64,
-    n_classes: int = 10,
-    mean: Sequence[float] = CIFAR10_MEAN,
-    std: Sequence[float] = CIFAR10_STD,
-) -> ResNet:
-    """Return an untrained ResNet-18 with the CIFAR stem and group norm in place of batch norm."""
-    shape = {"width": width, "n_classes": n_classes}
-    return ResNet(BasicBlock, (2, 2, 2, 2), **shape, mean=mean, std=std, norm=group_norm)
-
-
-def resnet50(
-    *,
-    width: int = 64,
-    n_classes: int = 10,
-    mean: Sequence[float] = CIFAR10_MEAN,
-    std: Sequence[float] = CIFAR10_STD,
-) -> ResNet:
-    """Return an untrained ResNet-50 with the CIFAR stem."""
-    return ResNet(Bottleneck, (3, 4, 6, 3), width=width, n_classes=n_classes, mean=mean, std=std)
-
-
-def resnet101(
-    *,
-    width: int = 64,
-    n_classes: int = 10,
-    mean: Sequence[float] = CIFAR10_MEAN,
-    std: Sequence[float] = CIFAR10_STD,
-) -> ResNet:
-    """Return an untrained ResNet-101 with the CIFAR stem."""
-    return ResNet(Bottleneck, (3, 4, 23, 3), width=width, n_classes=n_classes, mean=mean, std=std)
-
+# Untrained, with the CIFAR stem; each takes `width`, `n_classes`, `mean` and `std`.
+resnet18 = partial(ResNet, BasicBlock, (2, 2, 2, 2))
+resnet18_gn = partial(resnet18, norm=group_norm)
+resnet50 = partial(ResNet, Bottleneck, (3, 4, 6, 3))
+resnet101 = partial(ResNet, Bottleneck, (3, 4, 23, 3))
 
 ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sicl.models.preprocess import normalised
+from sicl.models.preprocess import FromPixels, normalised
 
 _STAGES = (
     (3, 1, 1, 16),
@@ -75,7 +75,7 @@ class InvertedResidual(nn.Module):
         return out + features if self.skip else out
 
 
-class EfficientNetLite(nn.Module):
+class EfficientNetLite(FromPixels):
     """An EfficientNet-Lite (Tan and Le, 2019, in the variant for phones); input in [0, 1].
 
     Args:
@@ -85,9 +85,6 @@ class EfficientNetLite(nn.Module):
         std: per-channel standard deviation they are divided by.
     """
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(
         self,
         depths: Sequence[int] = DEPTHS["efficientnet_lite1"],
@@ -96,9 +93,7 @@ class EfficientNetLite(nn.Module):
         mean: Sequence[float] = (0.5, 0.5, 0.5),
         std: Sequence[float] = (0.5, 0.5, 0.5),
     ) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+        super().__init__(mean, std)
         self.conv_stem = nn.Conv2d(3, 32, 3, 2, bias=False)
         self.bn1 = nn.BatchNorm2d(32, eps=_EPS)
         self.act = nn.ReLU6()

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from sicl.errors import DataError, reason
 from sicl.models.checkpoint import load_state, save_checkpoint
-from sicl.models.preprocess import normalised
+from sicl.models.cifar import Bottleneck
+from sicl.models.preprocess import FromPixels, normalised
 
 _STAGES = (("2", "abc"), ("3", "abcd"), ("4", "abcdef"), ("5", "abc"))
 _BN = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
@@ -24,11 +25,12 @@ _BGR_MEAN = (103.939, 116.779, 123.68)
 _EPS = 1e-3
 
 
-class KerasBottleneck(nn.Module):
+class KerasBottleneck(Bottleneck):
     """1x1 (with the stride), 3x3, 1x1 convolutions with biases, and a skip connection: the "v1" block."""
 
     def __init__(self, n_in: int, n_mid: int, stride: int, project: bool) -> None:
-        super().__init__()
+        # Other layers in the same places: what they do one after the other is inherited.
+        nn.Module.__init__(self)
         n_out = 4 * n_mid
         self.conv1 = nn.Conv2d(n_in, n_mid, 1, stride)
         self.bn1 = nn.BatchNorm2d(n_mid, eps=_EPS)
@@ -43,28 +45,15 @@ class KerasBottleneck(nn.Module):
                 nn.Conv2d(n_in, n_out, 1, stride), nn.BatchNorm2d(n_out, eps=_EPS)
             )
 
-    def forward(self, features: Tensor) -> Tensor:
-        out: Tensor = self.relu(self.bn1(self.conv1(features)))
-        out = self.relu(self.bn2(self.conv2(out)))
-        out = self.bn3(self.conv3(out))
-        skip = features if self.downsample is None else self.downsample(features)
-        out = self.relu(out + skip)
-        return out
 
-
-class KerasResNet50(nn.Module):
+class KerasResNet50(FromPixels):
     """ResNet-50 as Keras first shipped it; takes RGB images in [0, 1] and makes its own BGR 0-255 of them.
 
     Stages and head have torchvision's names: `conv1`, `bn1`, `layer1` to `layer4`, `fc`.
     """
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(self, n_classes: int = 1000) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.tensor(_BGR_MEAN).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.ones(1, 3, 1, 1), persistent=False)
+        super().__init__(_BGR_MEAN, (1.0, 1.0, 1.0))
         self.conv1 = nn.Conv2d(3, 64, 7, 2, 3)
         self.bn1 = nn.BatchNorm2d(64, eps=_EPS)
         self.relu = nn.ReLU(inplace=True)

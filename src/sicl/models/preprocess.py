@@ -17,12 +17,8 @@ from torch import Tensor, nn
 from sicl.errors import DataError, InputError, OptionError, require_choice, require_positive
 
 INTERPOLATIONS = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-    "box": Image.Resampling.BOX,
-    "hamming": Image.Resampling.HAMMING,
+    name: Image.Resampling[name.upper()]
+    for name in ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 }
 """Names of Pillow's filters."""
 FITS = ("crop", "squash")
@@ -79,19 +75,17 @@ class Preprocess:
 
     def pixels(self, image: Image.Image) -> NDArray[np.uint8]:
         """Return the picture as size x size x 3 numbers of 0 to 255."""
-        return np.array(self._fitted(image.convert("RGB")), np.uint8)
-
-    def _fitted(self, image: Image.Image) -> Image.Image:
-        size, filter_ = self.size, INTERPOLATIONS[self.interpolation]
+        image, size = image.convert("RGB"), self.size
         if image.size == (size, size):
-            return image
+            return np.array(image, np.uint8)
         resize, short = self.resize or size, min(image.size)
         # The longer side is rounded down, as torchvision does.
         keep = [resize if side == short else int(resize * side / short) for side in image.size]
         width, height = (resize, resize) if self.fit == "squash" else keep
         rounded = int if self.corner == "down" else round
         left, top = rounded((width - size) / 2), rounded((height - size) / 2)
-        return image.resize((width, height), filter_).crop((left, top, left + size, top + size))
+        resized = image.resize((width, height), INTERPOLATIONS[self.interpolation])
+        return np.array(resized.crop((left, top, left + size, top + size)), np.uint8)
 
     def to_json(self) -> str:
         """Return all fields as one line of JSON, for a checkpoint's header."""
@@ -146,16 +140,10 @@ def require_channels(**values: Any) -> tuple[float, ...]:
     """
     ((name, value),) = values.items()
     listed = list(value) if isinstance(value, Sequence | np.ndarray | Tensor) and len(value) else []
-    if isinstance(value, str) or not listed or not all(isinstance(float_of(v), float) for v in listed):
+    numbers = (isinstance(v, Real) or (isinstance(v, Tensor) and v.numel() == 1) for v in listed)
+    if isinstance(value, str) or not listed or not all(numbers):
         raise OptionError(f"`{name}` must be one number for each channel, as (0.5, 0.5, 0.5); got {value!r}.")
     return tuple(float(v) for v in listed)
-
-
-def float_of(value: Any) -> float | None:
-    """Return a number (or a tensor of one) as a float, else None."""
-    if isinstance(value, Real) or (isinstance(value, Tensor) and value.numel() == 1):
-        return float(value)
-    return None
 
 
 def normalised(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -180,6 +168,19 @@ def channels_remedy(shape: tuple[int, ...], n_channels: int) -> str:
     if len(shape) == 4 and shape[1] == 4 and n_channels == 3:
         return "leave out the alpha channel with `images[:, :3]`"
     return "give it the channels it was trained on"
+
+
+class FromPixels(nn.Module):
+    """A network that takes RGB images in [0, 1]; normalisation by `mean` and `std` is its first step."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        # Not persistent: the state dict keeps other libraries' names; the constants travel as configuration.
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
 
 
 class Normalized(nn.Module):

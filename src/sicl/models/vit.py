@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sicl.errors import InputError, OptionError, require_positive
-from sicl.models.preprocess import normalised
+from sicl.models.preprocess import FromPixels, normalised
 
 
 class PatchEmbed(nn.Module):
@@ -73,7 +73,7 @@ class Block(nn.Module):
         return out
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(FromPixels):
     """A classifier on patch tokens and one class token (Dosovitskiy et al., 2021); input in [0, 1].
 
     Args:
@@ -88,9 +88,6 @@ class VisionTransformer(nn.Module):
         std: per-channel standard deviation they are divided by.
     """
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(
         self,
         *,
@@ -104,13 +101,11 @@ class VisionTransformer(nn.Module):
         std: Sequence[float],
         enlarge: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(mean, std)
         self.image_size, self.enlarge = image_size, enlarge
         require_positive(image_size=image_size, patch=patch, dim=dim, depth=depth, n_classes=n_classes)
         if image_size % patch:
             raise OptionError(f"`patch` must divide `image_size` = {image_size}, got {patch}.")
-        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
         self.patch_embed = PatchEmbed(patch, dim)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + (image_size // patch) ** 2, dim))
@@ -119,9 +114,6 @@ class VisionTransformer(nn.Module):
         self.blocks = nn.Sequential(*(Block(dim, n_heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(dim, n_classes)
-        self._initialise()
-
-    def _initialise(self) -> None:
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
         nn.init.normal_(self.cls_token, std=1e-6)
         for module in self.modules():
@@ -137,14 +129,14 @@ class VisionTransformer(nn.Module):
         return logits
 
     def _sized(self, images: Tensor) -> Tensor:
-        if images.shape[-2:] == (self.image_size, self.image_size):
+        side = (self.image_size, self.image_size)
+        if images.shape[-2:] == side:
             return images
         if not self.enlarge:
             raise InputError(
                 f"The model takes images of {self.image_size} x {self.image_size} pixels, got "
                 f"{' x '.join(str(side) for side in images.shape[-2:])}; resize them with `model.preprocess`."
             )
-        side = (self.image_size, self.image_size)
         # Cubic curves overshoot at edges; the network was trained on images that stay in [0, 1].
         return F.interpolate(images, side, mode="bicubic", align_corners=False).clamp(0.0, 1.0)
 
@@ -164,7 +156,7 @@ def vit_small(
 
 
 def vit_of(
-    state: Mapping[str, Tensor], *, mean: Sequence[float], std: Sequence[float], enlarge: bool
+    state: Mapping[str, Tensor], *, mean: Sequence[float], std: Sequence[float]
 ) -> VisionTransformer | None:
     """Return an untrained network that a plain ViT's tensors fit into, else None.
 
@@ -175,7 +167,6 @@ def vit_of(
         state: tensors under timm's names.
         mean: per-channel mean taken from the images.
         std: per-channel standard deviation they are divided by.
-        enlarge: as for `VisionTransformer`.
     """
     names = ("patch_embed.proj.weight", "pos_embed", "cls_token", "head.weight", "blocks.0.attn.qkv.bias")
     if not all(name in state for name in names):
@@ -191,5 +182,4 @@ def vit_of(
         n_classes=state["head.weight"].shape[0],
         mean=mean,
         std=std,
-        enlarge=enlarge,
     )

@@ -20,6 +20,8 @@ from sicl.models.vit import vit_of
 
 DEMO_WEIGHTS = Path(__file__).parent / "_embedded" / "resnet18_w16_cifar10.safetensors"
 """The weights of `load_model("demo")`: a 16-wide ResNet-18 for CIFAR-10, in half precision."""
+Normalisation = tuple[tuple[float, ...] | None, tuple[float, ...] | None]
+"""The mean and the standard deviation that the caller gave, or None."""
 _HALF = (0.5, 0.5, 0.5)
 _BGR_MEAN = (123.68 / 255, 116.779 / 255, 103.939 / 255)
 
@@ -59,22 +61,24 @@ def load_model(
             f"`name_or_path` must be a name or a file, got a {type(name_or_path).__name__}; a model that is already "
             "in memory needs no loading: attach to it, or to `sicl.Normalized(model, mean, std)`."
         )
-    mean = None if mean is None else require_channels(mean=mean)
-    std = None if std is None else require_channels(std=std)
+    given = (
+        None if mean is None else require_channels(mean=mean),
+        None if std is None else require_channels(std=std),
+    )
     target = require_device(device)
     name = str(name_or_path)
     scheme, _, rest = name.partition(":")
     if name == "demo":
-        model = _from_checkpoint(DEMO_WEIGHTS, None, None, mean, std)
+        model = _from_checkpoint(DEMO_WEIGHTS, None, None, given)
     elif rest and scheme in LIBRARIES:
-        model = _from_library(scheme, rest, None, mean, std, pretrained=True)
+        model = _from_library(scheme, rest, None, given, pretrained=True)
     elif rest and scheme == "imagenet-resnet50":
         from sicl.models.imagenet import load_keras_resnet50
 
         model = with_preprocess(load_keras_resnet50(rest), keras_preprocess())
     else:
         _require_path(name)
-        model = _from_checkpoint(Path(name), arch, n_classes, mean, std)
+        model = _from_checkpoint(Path(name), arch, n_classes, given)
     found = count_classes(model)
     if n_classes is not None and found != n_classes:
         raise OptionError(
@@ -118,49 +122,38 @@ def _require_path(name: str) -> None:
 
 
 def _from_library(
-    library: str,
-    name: str,
-    n_classes: int | None,
-    mean: Sequence[float] | None,
-    std: Sequence[float] | None,
-    *,
-    pretrained: bool,
+    library: str, name: str, n_classes: int | None, given: Normalisation, *, pretrained: bool
 ) -> Normalized:
     network, stated = LIBRARIES[library](name, pretrained, n_classes)
     if stated is None:
+        mean, std = given
         if mean is None or std is None:
             raise DataError(
                 f"'{library}:{name}' does not say how its images are normalised; give `mean` and `std`."
             )
         return Normalized(network, mean, std)
-    preprocess = stated.normalised_by(mean, std)
+    preprocess = stated.normalised_by(*given)
     return Normalized(network, preprocess.mean, preprocess.std, preprocess)
 
 
-def _from_checkpoint(
-    path: Path,
-    arch: str | None,
-    n_classes: int | None,
-    mean: Sequence[float] | None,
-    std: Sequence[float] | None,
-) -> nn.Module:
+def _from_checkpoint(path: Path, arch: str | None, n_classes: int | None, given: Normalisation) -> nn.Module:
     state, metadata = read_checkpoint(path)
     stated = arch or metadata.get("arch", "")
     scheme, _, rest = stated.partition(":")
     if scheme in LIBRARIES:
-        wrapped = _from_library(scheme, rest, n_classes, mean, std, pretrained=False)
+        wrapped = _from_library(scheme, rest, n_classes, given, pretrained=False)
         # Saved from the network itself, or from the `Normalized` around it.
         inside = not all(name.startswith("model.") for name in state)
         load_state(wrapped.model if inside else wrapped, state, source=path.name)
         return wrapped
     if not stated and find_lite(state):
         stated = str(find_lite(state))
-    model, preprocess = _untrained(stated, state, metadata, path.name, mean, std)
+    model, preprocess = _untrained(stated, state, metadata, path.name, given)
     if isinstance(model, EfficientNetLite):
         state = dict(timm_names(state, model))
     load_state(model, state, source=path.name)
     if "preprocess" in metadata:
-        preprocess = Preprocess.from_json(metadata["preprocess"], source=path.name).normalised_by(mean, std)
+        preprocess = Preprocess.from_json(metadata["preprocess"], source=path.name).normalised_by(*given)
     return with_preprocess(model, preprocess)
 
 
@@ -169,13 +162,12 @@ def _untrained(
     state: Mapping[str, Tensor],
     metadata: Mapping[str, str],
     source: str,
-    mean: Sequence[float] | None,
-    std: Sequence[float] | None,
+    given: Normalisation,
 ) -> tuple[nn.Module, Preprocess]:
     """Return the package's network that the tensors are of, and the preprocessing if the file states none."""
     halves = tuple(
-        tuple(given or (parse_triple(metadata[name]) if name in metadata else _HALF))
-        for name, given in (("mean", mean), ("std", std))
+        value or (parse_triple(metadata[name]) if name in metadata else _HALF)
+        for name, value in zip(("mean", "std"), given)
     )
     if arch == "keras_resnet50":
         from sicl.models.imagenet import KerasResNet50
@@ -194,7 +186,7 @@ def _untrained(
         if made is not None:
             return made
     config = infer_config(state, metadata, source=source, arch=arch or None)
-    config = replace(config, mean=tuple(mean or config.mean), std=tuple(std or config.std))
+    config = replace(config, mean=given[0] or config.mean, std=given[1] or config.std)
     return config.build(), config.preprocess
 
 
@@ -206,7 +198,7 @@ def _vit(
     state: Mapping[str, Tensor], metadata: Mapping[str, str], mean: tuple[float, ...], std: tuple[float, ...]
 ) -> tuple[nn.Module, Preprocess] | None:
     """A plain ViT: 224 pixels of a photo, or fewer, to which smaller images are enlarged inside the network."""
-    model = vit_of(state, mean=mean, std=std, enlarge=False)
+    model = vit_of(state, mean=mean, std=std)
     if model is None:
         return None
     size = model.image_size

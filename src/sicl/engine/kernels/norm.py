@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from sicl.engine.kernels.triton_or_none import tl, triton
+from sicl.engine.kernels.triton_or_none import jit, tl, triton, works
 
 AVAILABLE = tl is not None
 _PROGRAMS = 1024
@@ -63,33 +62,18 @@ def grouped_norm(
     sizes = {"BLOCK_M": _BLOCK_ROWS, "BLOCK_C": block}
     _sums[(parts, strips, groups)](x, sums, rows, channels, groups, parts, per_part, **sizes)
     out = torch.empty_like(x)
-    dummy = sums
-    kept = keep if keep is not None else (dummy, dummy)
-    _normalise[(parts, strips, groups)](
-        x,
-        other if other is not None else x,
-        out,
-        sums,
-        weight if weight is not None else dummy,
-        bias if bias is not None else dummy,
-        *kept,
-        rows,
-        channels,
-        groups,
-        parts,
-        per_part,
-        eps,
-        WEIGHT=weight is not None,
-        BIAS=bias is not None,
-        OTHER=other is not None,
-        RELU=relu,
-        KEEP=keep is not None,
-        **sizes,
-    )
+    given = {"WEIGHT": weight, "BIAS": bias, "OTHER": other, "KEEP": keep}
+    flags = {name: value is not None for name, value in given.items()}
+    # A kernel takes tensors only: what is not given is never read, and any tensor stands for it.
+    affine = (sums if weight is None else weight, sums if bias is None else bias)
+    tensors = (x, x if other is None else other, out, sums, *affine, *(keep or (sums, sums)))
+    shape = (rows, channels, groups, parts, per_part)
+    _normalise[(parts, strips, groups)](*tensors, *shape, eps, RELU=relu, **flags, **sizes)
     return out
 
 
-def _sums_kernel(  # type: ignore[no-untyped-def]
+@jit
+def _sums(  # type: ignore[no-untyped-def]
     x, sums, rows, channels, groups, parts, per_part, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr
 ):
     part, strip, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -113,7 +97,8 @@ def _sums_kernel(  # type: ignore[no-untyped-def]
     tl.store(sums + parts * groups * channels + place, squares, mask=inside)
 
 
-def _normalise_kernel(  # type: ignore[no-untyped-def]
+@jit
+def _normalise(  # type: ignore[no-untyped-def]
     x,
     other,
     out,
@@ -173,23 +158,10 @@ def _normalise_kernel(  # type: ignore[no-untyped-def]
         tl.store(out + place, value.to(out.dtype.element_ty), mask=mask)
 
 
-_sums: Any = triton.jit(_sums_kernel) if AVAILABLE else None
-_normalise: Any = triton.jit(_normalise_kernel) if AVAILABLE else None
-
-
-@functools.cache
-def _proven(device: torch.device) -> bool:
-    """Compare the kernels with plain torch on small tensors, once: a kernel is believed only after that."""
-    generator = torch.Generator(device).manual_seed(0)
-
-    def normal(*size: int) -> Tensor:
-        return torch.randn(size, generator=generator, device=device)
-
-    try:
-        x, other = (normal(6, 40, 5, 7).contiguous(memory_format=torch.channels_last) for _ in range(2))
-        weight, bias = normal(40), normal(40)
-        parts = [torch.nn.functional.batch_norm(p, None, None, weight, bias, True) for p in x.chunk(3)]
-        found = grouped_norm(x, 3, weight, bias, 1e-5, other=other, relu=True)
-        return torch.allclose(found, (torch.cat(parts) + other).relu(), atol=1e-4)
-    except Exception:
-        return False
+@works
+def _proven(normal: Callable[..., Tensor]) -> bool:
+    x, other = (normal(6, 40, 5, 7).contiguous(memory_format=torch.channels_last) for _ in range(2))
+    weight, bias = normal(40), normal(40)
+    parts = [torch.nn.functional.batch_norm(p, None, None, weight, bias, True) for p in x.chunk(3)]
+    found = grouped_norm(x, 3, weight, bias, 1e-5, other=other, relu=True)
+    return torch.allclose(found, (torch.cat(parts) + other).relu(), atol=1e-4)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from sicl.engine.kernels.triton_or_none import tl, triton
+from sicl.engine.kernels.triton_or_none import jit, tl, triton, works
 
 _BLOCK = 2048
 
 
 def usable(features: Tensor) -> bool:
     """Say whether the kernels can be used: on a GPU with Triton, channels last in memory, and proven to work."""
-    if features.device.type != "cuda" or tl is None or not _is_dense(features):
+    if features.device.type != "cuda" or tl is None:
         return False
-    return _proven(features.device)
+    layout = torch.channels_last if features.ndim == 4 else torch.contiguous_format
+    return features.is_contiguous(memory_format=layout) and _proven(features.device)
 
 
 def affine(features: Tensor, scale: Tensor, shift: Tensor, out: Tensor) -> Tensor:
@@ -35,26 +35,10 @@ def noisy(
     inner, channels, rows = _sizes(features)
     grid = (len(out), triton.cdiv(inner, _BLOCK))
     blocks = blocks.contiguous()
-    _noisy[grid](
-        features,
-        std.contiguous(),
-        blocks,
-        blocks if windows is None else windows,
-        out,
-        inner,
-        channels,
-        rows,
-        blocks.shape[1],
-        step,
-        CHOSEN=windows is not None,
-        BLOCK=_BLOCK,
-    )
+    tensors = (features, std.contiguous(), blocks, blocks if windows is None else windows, out)
+    sizes = (inner, channels, rows, blocks.shape[1], step)
+    _noisy[grid](*tensors, *sizes, CHOSEN=windows is not None, BLOCK=_BLOCK)
     return out
-
-
-def _is_dense(features: Tensor) -> bool:
-    layout = torch.channels_last if features.ndim == 4 else torch.contiguous_format
-    return features.is_contiguous(memory_format=layout)
 
 
 def _sizes(features: Tensor) -> tuple[int, int, int]:
@@ -63,7 +47,8 @@ def _sizes(features: Tensor) -> tuple[int, int, int]:
     return features[0].numel(), channels, len(features)
 
 
-def _affine_kernel(  # type: ignore[no-untyped-def]
+@jit
+def _affine(  # type: ignore[no-untyped-def]
     features, scale, shift, out, inner, channels, rows, BLOCK: tl.constexpr
 ):
     row = tl.program_id(0)
@@ -77,7 +62,8 @@ def _affine_kernel(  # type: ignore[no-untyped-def]
     tl.store(out + row.to(tl.int64) * inner + place, value.to(out.dtype.element_ty), mask=mask)
 
 
-def _noisy_kernel(  # type: ignore[no-untyped-def]
+@jit
+def _noisy(  # type: ignore[no-untyped-def]
     features,
     std,
     blocks,
@@ -104,29 +90,16 @@ def _noisy_kernel(  # type: ignore[no-untyped-def]
     tl.store(out + row.to(tl.int64) * inner + place, value.to(out.dtype.element_ty), mask=mask)
 
 
-_affine: Any = triton.jit(_affine_kernel) if tl is not None else None
-_noisy: Any = triton.jit(_noisy_kernel) if tl is not None else None
-
-
-@functools.cache
-def _proven(device: torch.device) -> bool:
-    """Compare the kernels with plain torch on small tensors, once: a kernel is believed only after that."""
-    generator = torch.Generator(device).manual_seed(0)
-
-    def normal(*size: int) -> Tensor:
-        return torch.randn(size, generator=generator, device=device)
-
-    try:
-        maps = normal(5, 6, 7, 9).contiguous(memory_format=torch.channels_last)
-        scale, shift, std, blocks = normal(3, 5, 6), normal(3, 5, 6), normal(5, 6), normal(3, 1000)
-        rows = torch.tensor([4, 0, 2, 3, 1], device=device)
-        expected = (maps * scale[..., None, None] + shift[..., None, None]).flatten(0, 1)
-        out = torch.empty_like(expected, memory_format=torch.channels_last)
-        good = torch.allclose(affine(maps, scale, shift, out), expected, atol=1e-5)
-        for windows, order in ((None, range(5)), (rows, rows.tolist())):
-            cut = torch.stack([blocks[:, 97 * i : 97 * i + 378] for i in order], 1).view(3, 5, 7, 9, 6)
-            expected = (maps + std[..., None, None] * cut.movedim(-1, 2)).flatten(0, 1)
-            good &= torch.allclose(noisy(maps, std, blocks, windows, 97, out), expected, atol=1e-5)
-        return good
-    except Exception:
-        return False
+@works
+def _proven(normal: Callable[..., Tensor]) -> bool:
+    maps = normal(5, 6, 7, 9).contiguous(memory_format=torch.channels_last)
+    scale, shift, std, blocks = normal(3, 5, 6), normal(3, 5, 6), normal(5, 6), normal(3, 1000)
+    rows = torch.tensor([4, 0, 2, 3, 1], device=maps.device)
+    expected = (maps * scale[..., None, None] + shift[..., None, None]).flatten(0, 1)
+    out = torch.empty_like(expected, memory_format=torch.channels_last)
+    good = torch.allclose(affine(maps, scale, shift, out), expected, atol=1e-5)
+    for windows, order in ((None, range(5)), (rows, rows.tolist())):
+        cut = torch.stack([blocks[:, 97 * i : 97 * i + 378] for i in order], 1).view(3, 5, 7, 9, 6)
+        expected = (maps + std[..., None, None] * cut.movedim(-1, 2)).flatten(0, 1)
+        good &= torch.allclose(noisy(maps, std, blocks, windows, 97, out), expected, atol=1e-5)
+    return good
