@@ -1,60 +1,137 @@
-"""Claim: the information in predictions shows, without labels, whose norm statistics fit the stream.
+"""Claim: the answers that tell right from wrong predictions best are those that tell most classes apart.
 
-For each stream, of the network by its own running statistics and by those of each batch: accuracy, and how many
-classes the predictions tell apart, exp(H(mean p) - mean H(p)).
+The embedded network, fixed, on clean images and under the validation corruptions at severity 5. For every answer of
+every witness: how many classes its predictions tell apart, exp(H(mean p) - mean H(p)), beside the network's own
+softmax, which takes no labels; and the AUROC of its vote, which does.
 
-Run: python benchmarks/information.py [--model demo] [--n 640]
+Run: python benchmarks/information.py [--n 256] [--figure docs/images/information.svg]
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from scipy.stats import spearmanr
+from torch import Tensor
 
 import sicl
-from sicl.adapt import Method
-from sicl.calibrate.sicl.information import information
+from sicl.bench.tables.svg import Frame, Scale, tag, text
+from sicl.calibrate.sicl.calibration import SiclCalibration
+from sicl.calibrate.sicl.information import Answer, Information
 from sicl.corruptions import VALIDATION_CORRUPTIONS
 from sicl.data import load_dataset
+from sicl.metrics import auroc
 from sicl.streams import Benign
 
-METHODS = {"own": sicl.Source(), "batch": sicl.BatchNorm()}
+OWN = "network softmax"
+COLOURS = ("#6b7280", "#d11149", "#2563eb", "#17875a", "#ca8a04")
+RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.5, 2, 2.5, 3)
+STYLE = (
+    "text{font:11px system-ui,sans-serif;fill:#5c6470}.grid{stroke:#eceef2;fill:none}"
+    ".axis{stroke:#8b93a1;fill:none}.end{text-anchor:end}.mid{text-anchor:middle}"
+)
 
 
-def told_apart(model: torch.nn.Module, method: Method, stream: Benign) -> tuple[float, float]:
-    """Return accuracy and the number of classes that predictions on a stream tell apart."""
-    adapter = method.attach(model)
-    right, probabilities = [], []
-    for batch in stream.open(load_dataset("demo")):
-        logits = adapter(batch.images)
-        right.append(logits.argmax(dim=1) == batch.labels)
-        probabilities.append(logits.softmax(dim=1))
-    return float(torch.cat(right).float().mean()), float(information(torch.cat(probabilities)).exp())
+@dataclass(frozen=True)
+class Told:
+    """An answer on a stream: classes told apart as a multiple of the softmax's, and AUROC."""
+
+    classes: float
+    auroc: float
+
+
+class Recording(Information):
+    """Keeps all answers that it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Sequence[Answer]] = []
+
+    def observe(self, answers: Sequence[Answer]) -> Tensor:
+        """Take the answers to a batch, and keep them."""
+        self.seen.append(answers)
+        return super().observe(answers)
+
+
+def told(corruption: str, n: int) -> dict[str, Told]:
+    """Return all answers about a stream's images, by name."""
+    trusted = sicl.SICL().attach(sicl.load_model("demo"))
+    assert isinstance(trusted.calibration, SiclCalibration)
+    recording = trusted.calibration.information = Recording()
+    stream = Benign(corruption=corruption, severity=5, n=n).open(load_dataset("demo"))
+    right = torch.cat([trusted(batch.images).labels == batch.labels for batch in stream])
+    answers = [list(each) for each in zip(*recording.seen)]
+    named = {f"{each[0].who} {each[0].name}": each for each in answers}
+    own = information(named[OWN])
+    return {
+        name: Told(
+            math.exp(information(each) - own), auroc(torch.cat([answer.vote for answer in each]), right)
+        )
+        for name, each in named.items()
+    }
+
+
+def information(answers: Sequence[Answer]) -> float:
+    """Return the information of one answer over all batches."""
+    means = torch.stack([answer.sums for answer in answers]).sum(dim=0) / sum(len(a.vote) for a in answers)
+    return float(torch.special.entr(means[:-1]).sum() - means[-1])
+
+
+def table(streams: dict[str, dict[str, Told]]) -> str:
+    """Return classes beside the softmax's and AUROC in %, an answer a row; and how far their ranks go together."""
+    lines = [f"| classes, AUROC | {' | '.join(streams)} |", "| --- " * (len(streams) + 1) + "|"]
+    for name in streams["clean"]:
+        cells = [f"{found[name].classes:.2f}, {100 * found[name].auroc:.1f}" for found in streams.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    ranks = [spearmanr([(t.classes, t.auroc) for t in found.values()])[0] for found in streams.values()]
+    return "\n".join([*lines, f"| rank correlation | {' | '.join(f'{r:.2f}' for r in ranks)} |"])
+
+
+def figure(streams: dict[str, dict[str, Told]]) -> str:
+    """Return an SVG with a dot an answer, a colour a stream, a ring for the network's own softmax."""
+    every = [each for found in streams.values() for each in found.values()]
+    low, high = 0.92 * min(t.classes for t in every), 1.08 * max(t.classes for t in every)
+    floor = math.floor(10 * min(t.auroc for t in every))
+    frame = Frame(560, 320, Scale(math.log(low), math.log(high), 44, 430), Scale(floor / 10, 1, 278, 24))
+    shown = [math.log(ratio) for ratio in RATIOS if low <= ratio <= high]
+    heights = [i / 10 for i in range(floor, 11)]
+    parts = [tag("style", STYLE), tag("rect", width=560, height=320, fill="#fff")]
+    parts.append(frame.axes(shown, heights, lambda x: f"{math.exp(x):.3g}", lambda y: f"{100 * y:.0f}"))
+    for i, (colour, (stream, found)) in enumerate(zip(COLOURS, streams.items())):
+        for name, each in found.items():
+            tip = tag("title", f"{stream}, {name}: {each.classes:.2f} times, AUROC {100 * each.auroc:.1f} %")
+            look = (
+                {"fill": "#fff", "stroke": colour, "stroke_width": "2"} if name == OWN else {"fill": colour}
+            )
+            place = {"cx": frame.x(math.log(each.classes)), "cy": frame.y(each.auroc)}
+            parts.append(tag("circle", tip, r=4, fill_opacity="0.85", **place, **look))
+        parts.append(text(stream.replace("_", " "), 442, 36 + 16 * i, style=f"fill:{colour};font-weight:600"))
+    parts.append(tag("circle", cx=447, cy=130, r=4, fill="#fff", stroke="#5c6470", stroke_width="2"))
+    parts.append(text("the softmax itself", 456, 134))
+    parts.append(text("classes told apart, as a multiple of the softmax's", 237, 312, class_="mid"))
+    parts.append(text("AUROC of right against wrong predictions, %", 44, 12))
+    return frame.svg("".join(parts), "Information of answers and AUROC", xmlns="http://www.w3.org/2000/svg")
 
 
 def main() -> None:
-    """Print a row a stream."""
+    """Print the table, and draw the figure where asked."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--n", type=int, default=640, help="images a stream")
+    parser.add_argument("--n", type=int, default=256, help="images a stream")
+    parser.add_argument("--figure", type=Path, help="an SVG file to write")
     options = parser.parse_args()
-    model, agree, streams = sicl.load_model(options.model), 0, 0
-    print("| stream | own: accuracy | classes | batch: accuracy | classes |\n| --- | --- | --- | --- | --- |")
-    for name in ("clean", *VALIDATION_CORRUPTIONS):
-        for severity in (5,) if name == "clean" else (1, 3, 5):
-            stream = Benign(corruption=name, severity=severity, n=options.n)
-            own, batch = (told_apart(model, method, stream) for method in METHODS.values())
-            cells = (f"{100 * own[0]:.1f}", f"{own[1]:.2f}", f"{100 * batch[0]:.1f}", f"{batch[1]:.2f}")
-            print(f"| {name} {severity if name != 'clean' else ''} | {' | '.join(cells)} |")
-            agree, streams = agree + ((own[0] >= batch[0]) == (own[1] >= batch[1])), streams + 1
-    print(
-        f"The better statistics tell more classes apart in {agree} of {streams} streams of {options.n} images."
-    )
-    print(f"{platform.machine()}, torch {torch.__version__}")
+    streams = {name: told(name, options.n) for name in ("clean", *VALIDATION_CORRUPTIONS)}
+    print(table(streams))
+    print(f"{options.n} images a stream; {platform.machine()}, torch {torch.__version__}")
+    if options.figure:
+        options.figure.write_text(figure(streams))
 
 
 if __name__ == "__main__":

@@ -36,11 +36,10 @@ def _frame(x_label: str, y_label: str, names: Sequence[str]) -> str:
     parts = [f'<path d="M{LEFT} {TOP}V{base}H{right}" fill="none" stroke="#999"/>']
     parts += [_text(LEFT - 8, _y(v) + 4, f"{v:g}", "end") for v in (0, 0.25, 0.5, 0.75, 1)]
     parts += [_text((LEFT + right) / 2, HEIGHT - 12, x_label), _text(8, 18, y_label, "start")]
-    parts += [
-        _text(right - 8, 18 + 18 * i, name, "end", COLOURS[i])
-        for i, name in enumerate(names)
-        if len(names) > 1
-    ]
+    x = right - 8.0
+    for colour, name in reversed([*zip(COLOURS, names)] if len(names) > 1 else []):
+        parts.append(_text(x, 18, name, "end", colour))
+        x -= 7.5 * len(name) + 14
     return "".join(parts)
 
 
@@ -123,16 +122,11 @@ def _shares(values: Tensor, n_bins: int = 10) -> list[float]:
 
 
 def measured_figures() -> dict[str, str]:
-    """Style invariance of right and wrong predictions, votes by question, and reliability, of one run."""
+    """Style invariance of right and wrong predictions, and reliability, of one run."""
     images, labels = corrupted("contrast")
     out = run(_panel(), images)
     right = out["SICL"]["labels"] == labels
-    style = out["SICL"].get("style_invariance", out["SICL"]["confidence"])
-    asked = [s for s in ("mirror", "crop", "style", "content") if f"{s}_invariance" in out["SICL"]] or [
-        "SICL"
-    ]
-    votes = [out["SICL"].get(f"{s}_invariance", out["SICL"]["confidence"]) for s in asked]
-    votes.append(out["softmax"]["confidence"])
+    style = out["SICL"]["style_invariance"]
     edges = [f"{i / 10:.1f}" for i in range(10)]
     bins = {
         name: reliability_bins(out[name]["confidence"], out[name]["labels"] == labels, n_bins=10)
@@ -145,15 +139,6 @@ def measured_figures() -> dict[str, str]:
             edges,
             "probability of the predicted class after a change of style",
             "share of predictions",
-        ),
-        "questions-and-votes": bars(
-            {
-                name: [float(v[mask].mean()) for v in votes]
-                for name, mask in (("right", right), ("wrong", ~right))
-            },
-            [*asked, "softmax"],
-            "question",
-            "mean vote for the predicted class",
         ),
         "metrics": bars(accuracy, edges, "confidence", "share that is right"),
     }

@@ -47,3 +47,15 @@ def test_the_study_of_estimates_shows_what_was_recorded(tmp_path: Path) -> None:
         "accepted": 75.0,
     }
     assert (tmp_path / "risk.svg").read_text().startswith("<svg")
+
+
+def test_the_study_of_information_ranks_answers_without_labels(tmp_path: Path) -> None:
+    """Answers that tell more classes apart tell right from wrong predictions better, on every stream."""
+    picture = tmp_path / "information.svg"
+    *rows, ranks, hardware = study("information.py", "--n", "96", "--figure", picture).splitlines()
+    named = [row.split("|")[1].strip() for row in rows[2:]]
+    assert "network repair0" in named
+    assert len(named) == len(set(named)) == 15
+    assert all(float(cell) > 0.5 for cell in ranks.strip("| ").split("|")[1:])
+    assert hardware.startswith("96 images a stream")
+    assert picture.read_text().startswith("<svg")
