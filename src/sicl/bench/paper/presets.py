@@ -18,7 +18,7 @@ METHODS = ("tent", "eata", "sar", "rotta", "sotta")
 VIT_METHODS = ("tent", "sar")
 QUICK_CORRUPTIONS = ("gaussian_noise", "contrast", "jpeg_compression")
 
-MEMBERS = ("softmax", "mirror", "crop", "style")
+MEMBERS = ("softmax", "mirror", "crop", "repair", "style")
 """The questions of our default, each left out in turn."""
 
 _FILE = embedded("sicl.bench.paper", "presets.json")
