@@ -18,7 +18,7 @@ Processor = getattr(transformers, "ViTImageProcessorPil", transformers.ViTImageP
 # The pipeline's processor leaves images in [0, 1]; `Normalized` does the rest inside of the network.
 processor = Processor(size={"height": 32, "width": 32}, do_normalize=False)
 model = sicl.Normalized(network, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-trusted = sicl.SICL(variants=4).attach(model)
+trusted = sicl.SICL().attach(model)
 
 
 class Trusted(transformers.ImageClassificationPipeline):

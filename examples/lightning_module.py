@@ -24,7 +24,7 @@ class Trusted(lightning.LightningModule):
 
     def on_predict_start(self):
         # After Lightning has moved the model to its device.
-        self.trusted = sicl.SICL(variants=4, content_variants=4).attach(sicl.Tent().attach(self.model))
+        self.trusted = sicl.SICL().attach(sicl.Tent().attach(self.model))
 
     def predict_step(self, batch, _index):
         # TENT needs gradients; Lightning predicts in inference mode unless told otherwise.

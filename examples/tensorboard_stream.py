@@ -14,7 +14,7 @@ except sicl.SiclError as error:
     print(error)
     raise SystemExit(0) from None
 
-trusted = sicl.SICL(variants=4, content_variants=4).attach(sicl.Tent().attach(sicl.load_model("demo")))
+trusted = sicl.SICL().attach(sicl.Tent().attach(sicl.load_model("demo")))
 with board:
     watched = sicl.Monitor().attach(trusted, observers=[board], name="fog")
     for batch in Benign(corruption="fog", n=64, batch_size=16).open(load_dataset("demo")):

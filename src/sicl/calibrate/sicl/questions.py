@@ -1,4 +1,4 @@
-"""What is asked of a prediction: does it survive a mirror, a crop, another style, noise in the content?"""
+"""What is asked of a prediction: does it survive a mirror, a crop, a repair, another style, noise in the content?"""
 
 from __future__ import annotations
 
@@ -195,5 +195,5 @@ def _require_pixels(images: Tensor) -> None:
     if images.ndim != 4 or min(images.shape[-2:]) < 4:
         raise InputError(
             f"crops need images N x C x H x W of at least 4 pixels, got shape {tuple(images.shape)}; leave "
-            '"crop" and "mirror" out of `members` for other input.'
+            '"mirror", "crop" and "repair" out of `members` for other input.'
         )
