@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean
 
 from sicl.bench.paper.claims import CLAIMS, QUICK_RUNS, RUNS, SHORT_READINGS, Claim
-from sicl.bench.paper.evidence import MAIN, OLDER, QUICK, RESNET18, UNKNOWN, Finding, Evidence
+from sicl.bench.paper.evidence import MAIN, OLDER, QUICK, RESNET18, UNKNOWN, Evidence, Finding
 from sicl.bench.paper.presets import METHODS
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.layout import against
