@@ -18,8 +18,8 @@ def test_crops_have_the_size_and_range_of_the_images(size: tuple[int, int]) -> N
         assert len(found) == count
         for view in found:
             assert view.shape == images.shape
-            assert float(view.min()) >= float(images.min())
-            assert float(view.max()) <= float(images.max())
+            assert float(view.min()) >= (0.0 if views is repairs else float(images.min()))
+            assert float(view.max()) <= (1.0 if views is repairs else float(images.max()))
             assert not torch.equal(view, images)
 
 
@@ -35,16 +35,25 @@ def test_one_crop_is_moved_and_one_is_enlarged() -> None:
     assert float(larger.mean()) == pytest.approx(float(images.mean()), abs=0.05)
 
 
-def test_repairs_take_detail_away_or_double_it() -> None:
-    """A stripe of one pixel is halved, flattened and doubled; what is smooth stays as it is."""
+def test_repairs_take_detail_away_or_bring_it_out() -> None:
+    """Stripes of one pixel are flattened, or stretched to black and white; what is grey stays grey, or finite."""
     stripes = 0.5 + 0.1 * (torch.arange(16) % 2 * 2 - 1).float().expand(1, 3, 16, 16)
     soft, coarse, sharp = (view[..., 4:-4, 4:-4].std() for view in repairs(torch.cat([stripes, stripes])))
     assert float(soft) < 1e-6
     assert float(coarse) < 0.02
-    assert float(sharp) == pytest.approx(0.1, rel=0.02)  # as far as the range of the images allows
+    assert float(sharp) == pytest.approx(0.5, rel=0.02)
     grey = torch.full((1, 3, 16, 16), 0.3)
-    for view in repairs(grey):
+    *smooth, stretched = repairs(grey)
+    for view in smooth:
         torch.testing.assert_close(view, grey)
+    assert bool(stretched.isfinite().all())
+
+
+def test_a_hazy_picture_is_repaired_to_what_the_clear_one_is() -> None:
+    """Contrast and brightness go; detail is doubled all the same."""
+    clear = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    hazy = 0.6 + 0.2 * clear
+    torch.testing.assert_close(repairs(hazy)[2], repairs(clear)[2], atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("shape", [(2, 16), (2, 3, 16), (2, 3, 3, 8), (2, 3, 8, 1)])

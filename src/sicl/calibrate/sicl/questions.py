@@ -123,7 +123,7 @@ class Crop(View):
 
 
 class Repair(View):
-    """The images softened, coarsened and sharpened: what noise or blur did to a prediction, one of these undoes."""
+    """The images softened, coarsened and sharpened: what noise, blur or haze did to a prediction, one may undo."""
 
     name = "repair"
 
@@ -175,13 +175,25 @@ def crops(images: Tensor) -> list[Tensor]:
 
 
 def repairs(images: Tensor) -> list[Tensor]:
-    """Return N x C x H x W images without their finest detail, at half their resolution, and with detail doubled."""
+    """Return N x C x H x W images against noise, against coarse damage, and against blur and haze.
+
+    Without their finest detail; at half their resolution; at full contrast and with detail doubled.
+    """
     _require_pixels(images)
-    size, low, high = images.shape[-2:], images.amin(), images.amax()
-    softened = _softened(images)
+    size = images.shape[-2:]
+    # Images have values from 0 to 1; those of other networks have what they have.
+    low, high = images.amin().clamp_max(0.0), images.amax().clamp_min(1.0)
     half = F.interpolate(images, [(side + 1) // 2 for side in size], mode="bilinear", antialias=True)
     coarse = F.interpolate(half, size, mode="bicubic", align_corners=False)
-    return [softened, coarse.clamp(low, high), (2 * images - softened).clamp(low, high)]
+    stretched = _stretched(images, low, high)
+    sharp = 2 * stretched - _softened(stretched)
+    return [_softened(images), coarse.clamp(low, high), sharp.clamp(low, high)]
+
+
+def _stretched(images: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Each image from `low` to `high`, twenty times its contrast at the most."""
+    darkest, brightest = (bound(dim=(1, 2, 3), keepdim=True) for bound in (images.amin, images.amax))
+    return low + (high - low) * (images - darkest) / (brightest - darkest).clamp_min((high - low) / 20)
 
 
 def _softened(images: Tensor) -> Tensor:

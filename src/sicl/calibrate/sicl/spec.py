@@ -18,23 +18,25 @@ from sicl.types import SourceData
 class SICL(Options, Calibrator):
     """Trust a prediction as far as it survives a change of style (Nam, Kim et al., WACV 2026).
 
-    Each prediction is put to questions: does it survive a mirror, a small crop, a repair (softened, coarsened,
-    sharpened), the style of another image (its channel statistics, in shallow features)? The softmax, tempered, is an
-    answer like the others. They are put to the network as it predicts, to the anchor (the network as it was attached,
-    if it adapts), and to the network by the batch's statistics (if it uses running ones). An answer counts by how many
-    classes it tells apart on the recent stream, exp(H(mean p) - mean H(p)), to the power of 8. No labels, no
-    gradients, no source data; with labelled source data (`attach(..., source=)`) a small map from the answers to
-    correctness is fitted. `SICL.paper()` is the printed formula.
+    Each prediction is put to questions of a natural size: does it survive a mirror, a small crop, a repair of the image
+    (softened, coarsened, sharpened), the style of another image (its channel statistics, in shallow features)? The
+    softmax, tempered, is an answer like the others. They are put to the network as it predicts, to the anchor (the
+    network as it was attached, if it adapts), and to the network by the batch's statistics (if it uses running ones).
+    Each answer counts by its information: how many classes it tells apart on the recent stream. A question that
+    destroys the images tells few apart, and so do statistics that do not fit and a network that has collapsed; one that
+    undoes what noise or blur did tells more. No labels, no gradients, no source data; with labelled source data
+    (`attach(..., source=)`) a small map from the answers to correctness is fitted. `SICL.paper()` is the printed
+    formula.
 
     Args:
         members: the questions whose votes count: the "softmax" itself, the "mirror" image (leave it out where left
-            and right matter), two "crop"s and three "repair"s of it, "style" variants (the paper's), noise in the
+            and right matter), two "crop"s of it, three "repair"s, "style" variants (the paper's), noise in the
             "content".
         witnesses: who is asked: the "network" as it predicts; the "anchor", which is the network as it was attached
             (for one that adapts); the network normalised by the "batch" at hand (for one that uses running
             statistics).
-        say: how answers are weighed: "learnt": by how many classes each tells apart on the recent stream; "equal":
-            all alike, and every batch by itself, however small (printed).
+        say: how answers are weighed: "learnt": by how many classes each tells apart on the recent stream; "equal": all
+            alike, and every batch by itself, however small (printed).
         fitted: map the answers to correctness by labelled source data, which `attach(..., source=)` must then bring
             (and which it asks for by itself).
         variants: style variants a batch (the paper's N), shared between the witnesses; "adaptive": 4 to 20 each, as
@@ -53,9 +55,8 @@ class SICL(Options, Calibrator):
         content_scale: multiple of the content noise.
         noise: "independent" variants (printed), or "antithetic" pairs of opposite signs: same distribution,
             less variance, so fewer variants give the same answer.
-        relaxation: "printed": times (1 - content invariance); "guard": answers are compared over all
-            witnesses, so that a network that has collapsed loses its say to the anchor; "none": only with those of
-            the same witness, so that all witnesses count nearly alike.
+        relaxation: "printed": times (1 - content invariance); "guard": a network that has collapsed tells fewer classes
+            apart than the anchor, and loses its say to it; "none": answers are compared within each witness only.
         temper: take the softmax at the temperature that fits images mixed from the stream.
         layer: where to perturb style: "stem" (what enters the first stage), "auto" (what leaves it: the
             paper's place), a module name, or "NAME:input".
