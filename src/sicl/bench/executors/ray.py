@@ -205,7 +205,7 @@ class _Actor:
         self._shelf = settings.shelf(index)
 
     def ready(self) -> None:
-        """Finding once the worker is there."""
+        """Answer once the worker is there."""
 
     def run(self, cell: Cell) -> CellOutcome:
         from sicl.bench.run.run import run_cell

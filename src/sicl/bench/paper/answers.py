@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean
 
 from sicl.bench.paper.claims import CLAIMS, QUICK_RUNS, RUNS, SHORT_READINGS, Claim
-from sicl.bench.paper.evidence import MAIN, OLDER, QUICK, RESNET18, UNKNOWN, Evidence, Finding
+from sicl.bench.paper.evidence import MAIN, OLDER, QUICK, RESNET18, UNKNOWN, Evidence, Judgement
 from sicl.bench.paper.presets import METHODS
 from sicl.bench.run.schema import Record
 from sicl.bench.tables.layout import against
@@ -81,14 +81,14 @@ def claims_table(evidence: Evidence) -> str:
     return "\n".join([*lines, "", f"{len(CLAIMS)} claims: {told}."])
 
 
-def _verdict(full: Finding, small: Finding) -> str:
+def _verdict(full: Judgement, small: Judgement) -> str:
     """Return the verdict at full size; in brackets, where there is none, that of the embedded model."""
     if full.verdict != UNKNOWN.verdict:
         return full.verdict
     return f"({small.verdict})" if small.verdict != UNKNOWN.verdict else UNKNOWN.verdict
 
 
-def _told(answer: Finding) -> str:
+def _told(answer: Judgement) -> str:
     return answer.ours if answer is not UNKNOWN else ""
 
 

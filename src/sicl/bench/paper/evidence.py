@@ -31,14 +31,14 @@ EMBEDDED = {"table3": "table2", "resnet18-dynamic": "table2"}
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Judgement:
     """What we measured, in a few words, and what it says about the claim."""
 
     ours: str
     verdict: Verdict
 
 
-UNKNOWN = Finding("not measured yet", "not measured yet")
+UNKNOWN = Judgement("not measured yet", "not measured yet")
 
 
 @dataclass
