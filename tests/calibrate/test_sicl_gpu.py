@@ -82,7 +82,9 @@ def test_sizes_that_come_and_go_are_followed(members: tuple[str, ...], variants:
         n: sicl.SICL(precision="float32", engine=n, members=members, variants=variants, content_variants=6)
         for n in ("auto", "plain")
     }
-    panel = sicl.Panel(specs, sicl.Tent(lr=1e-4).attach(sicl.load_model("demo", device="cuda")))
+    model = sicl.load_model("demo", device="cuda")
+    model.preprocess = None  # type: ignore[assignment]
+    panel = sicl.Panel(specs, sicl.Tent(lr=1e-4).attach(model))
     generator = torch.Generator().manual_seed(0)
     for n, size in [(48, 32)] * 3 + [
         (20, 32),

@@ -33,10 +33,15 @@ _effects: ContextVar[list[Callable[[], None]] | None] = ContextVar("effects", de
 """What is to be done after each replay of what is being captured; None where nothing is."""
 
 
+def has_graphs(device: torch.device) -> bool:
+    """Say whether work on a device can be captured at all."""
+    return device.type == "cuda"
+
+
 def can_capture(device: torch.device) -> bool:
     """Say whether there are graphs on a device, and none is being captured now."""
     # No graph inside a graph: what is captured within a larger capture becomes part of that one.
-    if device.type != "cuda" or is_capturing():
+    if not has_graphs(device) or is_capturing():
         return False
     return not torch.cuda.is_current_stream_capturing()
 
@@ -191,8 +196,7 @@ class Captures:
                 return None
             self._restart(start)
             # One pool for all: graphs of one calibration never run at the same time.
-            on_gpu = inputs[0].device.type == "cuda"
-            self._pool = self._pool or (torch.cuda.graph_pool_handle() if on_gpu else None)
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
             graph = Graph(function, inputs, self._pool, self._generator)
             # Believed only after a replay: some kernels capture without a word and compute something else.
             off = difference(graph.replay(inputs), expected)
@@ -334,7 +338,7 @@ class Lanes:
     def __init__(self, device: torch.device, *, open_: bool) -> None:
         self._streams: dict[Any, Any] = {}
         self._start: Any = None
-        if open_ and device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        if open_ and has_graphs(device) and torch.cuda.is_current_stream_capturing():
             # Outside of a capture there is nothing to branch: work is launched as it comes.
             self._start = torch.cuda.current_stream().record_event()
 

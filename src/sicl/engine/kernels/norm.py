@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sicl.engine.kernels.triton_or_none import jit, tl, triton, works
+from sicl.engine.kernels.triton_or_none import device_of, fits_float32, jit, tl, triton, works
 
 AVAILABLE = tl is not None
 _PROGRAMS = 1024
@@ -16,7 +16,9 @@ _BLOCK_ROWS = 32
 
 def usable(x: Tensor) -> bool:
     """Say whether the kernels can be used: feature maps on a GPU, channels last, no gradients, proven to work."""
-    if x.device.type != "cuda" or not AVAILABLE or x.ndim != 4 or torch.is_grad_enabled():
+    if x.device.type != "cuda" or not AVAILABLE or x.ndim != 4:
+        return False
+    if torch.is_grad_enabled() or not fits_float32(x):
         return False
     return x.is_contiguous(memory_format=torch.channels_last) and _proven(x.device)
 
@@ -60,15 +62,16 @@ def grouped_norm(
     per_part = triton.cdiv(triton.cdiv(rows, parts), _BLOCK_ROWS) * _BLOCK_ROWS
     sums = torch.empty((2, parts, groups, channels), device=x.device, dtype=torch.float32)
     sizes = {"BLOCK_M": _BLOCK_ROWS, "BLOCK_C": block}
-    _sums[(parts, strips, groups)](x, sums, rows, channels, groups, parts, per_part, **sizes)
     out = torch.empty_like(x)
     given = {"WEIGHT": weight, "BIAS": bias, "OTHER": other, "KEEP": keep}
     flags = {name: value is not None for name, value in given.items()}
     # A kernel takes tensors only: what is not given is never read, and any tensor stands for it.
     affine = (sums if weight is None else weight, sums if bias is None else bias)
     tensors = (x, x if other is None else other, out, sums, *affine, *(keep or (sums, sums)))
-    shape = (rows, channels, groups, parts, per_part)
-    _normalise[(parts, strips, groups)](*tensors, *shape, eps, RELU=relu, **flags, **sizes)
+    shape, grid = (rows, channels, groups, parts, per_part), (parts, strips, groups)
+    with device_of(x):
+        _sums[grid](x, sums, *shape, **sizes)
+        _normalise[grid](*tensors, *shape, eps, RELU=relu, **flags, **sizes)
     return out
 
 
@@ -82,12 +85,15 @@ def _sums(  # type: ignore[no-untyped-def]
     # Whole tiles are added up; what crosses threads is done once, at the end.
     totals = tl.zeros((BLOCK_M, BLOCK_C), dtype=tl.float32)
     squared = tl.zeros((BLOCK_M, BLOCK_C), dtype=tl.float32)
+    # Sums of squares lose the variance of a channel far from 0: counted from a value of its own, they do not.
+    origin = tl.load(x + group.to(tl.int64) * rows * channels + channel, mask=inside, other=0.0)
     first = part * per_part
     for offset in range(0, per_part, BLOCK_M):
         row = first + offset + tl.arange(0, BLOCK_M)
         mask = (row < rows)[:, None] & inside[None, :]
         place = (group.to(tl.int64) * rows + row)[:, None] * channels + channel[None, :]
         value = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
+        value = tl.where(mask, value - origin.to(tl.float32)[None, :], 0.0)
         totals += value
         squared += value * value
     total, squares = tl.sum(totals, axis=0), tl.sum(squared, axis=0)
@@ -133,24 +139,27 @@ def _normalise(  # type: ignore[no-untyped-def]
         place = (number * groups + group)[:, None] * channels + channel[None, :]
         totals += tl.load(sums + place, mask=mask, other=0.0)
         squared += tl.load(sums + parts * groups * channels + place, mask=mask, other=0.0)
-    mean = tl.sum(totals, axis=0) / rows
-    variance = tl.maximum(tl.sum(squared, axis=0) / rows - mean * mean, 0.0)
+    origin = tl.load(x + group.to(tl.int64) * rows * channels + channel, mask=inside, other=0.0)
+    away = tl.sum(totals, axis=0) / rows
+    variance = tl.maximum(tl.sum(squared, axis=0) / rows - away * away, 0.0)
+    mean = origin.to(tl.float32) + away
     scale = 1.0 / tl.sqrt(variance + eps)
     if WEIGHT:
         scale = scale * tl.load(weight + channel, mask=inside, other=0.0).to(tl.float32)
-    shift = -mean * scale
+    shift = tl.zeros((BLOCK_C,), dtype=tl.float32)
     if BIAS:
-        shift = shift + tl.load(bias + channel, mask=inside, other=0.0).to(tl.float32)
-    if KEEP:
-        keeper = inside & (part == 0)
-        tl.store(kept_mean + channel, mean, mask=keeper)
-        tl.store(kept_variance + channel, variance, mask=keeper)
-    first = part * per_part
+        shift = tl.load(bias + channel, mask=inside, other=0.0).to(tl.float32)
+    if KEEP:  # noqa: SIM102
+        # Nested, not one mask: Triton's interpreter makes integers of a vector and a scalar that are joined by `&`.
+        if part == 0:
+            tl.store(kept_mean + channel, mean, mask=inside)
+            tl.store(kept_variance + channel, variance, mask=inside)
     for offset in range(0, per_part, BLOCK_M):
-        row = first + offset + tl.arange(0, BLOCK_M)
+        row = part * per_part + offset + tl.arange(0, BLOCK_M)
         mask = (row < rows)[:, None] & inside[None, :]
         place = (group.to(tl.int64) * rows + row)[:, None] * channels + channel[None, :]
-        value = tl.load(x + place, mask=mask, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
+        value = tl.load(x + place, mask=mask, other=0.0).to(tl.float32) - mean[None, :]
+        value = value * scale[None, :] + shift[None, :]
         if OTHER:
             value += tl.load(other + place, mask=mask, other=0.0).to(tl.float32)
         if RELU:

@@ -24,6 +24,16 @@ def jit(kernel: Callable[..., Any]) -> Any:
     return None if tl is None else triton.jit(kernel)
 
 
+def device_of(values: Tensor) -> torch.cuda.device:
+    """Return a context in which kernels are launched where the values are; -1 leaves the current device."""
+    return torch.cuda.device(values.get_device())
+
+
+def fits_float32(values: Tensor) -> bool:
+    """Say whether kernels, which compute in float32, lose no digits of the values."""
+    return values.dtype in (torch.float32, torch.bfloat16, torch.float16)
+
+
 def works(check: Callable[[Callable[..., Tensor]], bool]) -> Callable[[torch.device], bool]:
     """Return whether a comparison of kernels with plain torch holds on a device: found out once, on normal values."""
 

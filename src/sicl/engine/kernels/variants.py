@@ -7,14 +7,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sicl.engine.kernels.triton_or_none import jit, tl, triton, works
+from sicl.engine.kernels.triton_or_none import device_of, fits_float32, jit, tl, triton, works
 
 _BLOCK = 2048
 
 
 def usable(features: Tensor) -> bool:
-    """Say whether the kernels can be used: on a GPU with Triton, channels last in memory, and proven to work."""
-    if features.device.type != "cuda" or tl is None:
+    """Say whether the kernels can be used: on a GPU with Triton, channels last, no gradients, proven to work."""
+    if features.device.type != "cuda" or tl is None or torch.is_grad_enabled() or not fits_float32(features):
         return False
     layout = torch.channels_last if features.ndim == 4 else torch.contiguous_format
     return features.is_contiguous(memory_format=layout) and _proven(features.device)
@@ -24,7 +24,9 @@ def affine(features: Tensor, scale: Tensor, shift: Tensor, out: Tensor) -> Tenso
     """Write scale f + shift (both V x N x C) to `out`, (V N) features with their channels last."""
     inner, channels, rows = _sizes(features)
     grid = (len(out), triton.cdiv(inner, _BLOCK))
-    _affine[grid](features, scale.contiguous(), shift.contiguous(), out, inner, channels, rows, BLOCK=_BLOCK)
+    tensors = (features, scale.contiguous(), shift.contiguous(), out)
+    with device_of(features):
+        _affine[grid](*tensors, inner, channels, rows, BLOCK=_BLOCK)
     return out
 
 
@@ -37,7 +39,8 @@ def noisy(
     blocks = blocks.contiguous()
     tensors = (features, std.contiguous(), blocks, blocks if windows is None else windows, out)
     sizes = (inner, channels, rows, blocks.shape[1], step)
-    _noisy[grid](*tensors, *sizes, CHOSEN=windows is not None, BLOCK=_BLOCK)
+    with device_of(features):
+        _noisy[grid](*tensors, *sizes, CHOSEN=windows is not None, BLOCK=_BLOCK)
     return out
 
 
