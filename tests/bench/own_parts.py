@@ -17,6 +17,8 @@ from sicl.adapt import Adapter, Method, Moment
 from sicl.bench.plan.plan import BenchPlan, load_plan
 from sicl.calibrate import Calibration, Calibrator
 from sicl.data import Dataset
+from sicl.models.preprocess import Preprocess
+from sicl.models.zoo import with_preprocess
 from sicl.types import SourceData
 
 
@@ -32,6 +34,16 @@ def tiny_model(width: int = 4) -> nn.Module:
             nn.Flatten(),
             nn.Linear(width, 3),
         )
+
+
+def photo_model(size: int = 224) -> nn.Module:
+    """Return the same network, which states how many pixels it wants."""
+    return with_preprocess(tiny_model(), Preprocess(size=size, resize=size + 4))
+
+
+def small_photo_model() -> nn.Module:
+    """Return it for pictures of 24 pixels."""
+    return photo_model(24)
 
 
 def tiny_dataset(root: object, split: str) -> Dataset:

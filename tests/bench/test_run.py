@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from own_parts import TINY
+from PIL import Image
 from rich.console import Console
 
 import sicl
@@ -281,3 +282,17 @@ def test_what_comes_from_a_device_in_one_piece_is_what_was_predicted() -> None:
     for name, prediction in predictions.items():
         assert torch.equal(torch.as_tensor(brought[name].labels), prediction.labels)
         assert torch.equal(torch.as_tensor(brought[name].confidence), prediction.confidence)
+
+
+def test_imagenet_comes_in_the_size_that_the_model_states(tmp_path: Path) -> None:
+    """224 pixels are the protocol's own crop; a model made for another size gets pictures of that size."""
+    for name in "abc":
+        (tmp_path / "imagenet" / "val" / name).mkdir(parents=True)
+        Image.new("RGB", (60, 50)).save(tmp_path / "imagenet" / "val" / name / "x.png")
+    streams = [{"name": "benign", "corruptions": ["brightness"]}]
+    for name, prepared in (("photo_model", False), ("small_photo_model", True)):
+        models = [{"name": name, "load": f"own_parts:{name}"}]
+        cell = one_cell(datasets=["imagenet"], models=models, streams=streams)
+        record = run_cell(cell, Shelf(data=tmp_path)).record
+        assert record.status == "done", record.error
+        assert ("preprocess" in record.data) == prepared

@@ -20,9 +20,10 @@ from sicl.bench.run.record import Record, Recorder
 from sicl.bench.run.shelf import Shelf, require_classes
 from sicl.bench.run.timed import TimedPanel
 from sicl.calibrate import Calibrator, Panel
+from sicl.data.dataset import Dataset
 from sicl.errors import InputError, SetupError, SiclError
 from sicl.metrics import CumulativeEce
-from sicl.models.preprocess import preprocess_of
+from sicl.models.preprocess import Preprocess, preprocess_of
 from sicl.streams import OpenStream, make_stream
 from sicl.types import OOD_LABEL, Batch, Prediction
 
@@ -164,7 +165,7 @@ class _Stage:
         source = shelf.source(**spec["dataset"]["source"]) if spec["dataset"]["source"] else None
         model, checksum = shelf.model(spec["model"]["load"], spec["model"]["options"])
         require_classes(model, dataset, spec["model"]["load"])
-        dataset = dataset.prepared(preprocess_of(model)) if dataset.name.startswith("folder:") else dataset
+        dataset = _of_its_size(dataset, preprocess_of(model))
         method, calibrators = resolve(spec)
         stream = make_cell_stream(spec["stream"])
         opened = stream.open(dataset, device=shelf.device, cache=shelf.cache, root=shelf.data)
@@ -182,6 +183,12 @@ class _Stage:
             "calibrators": {label: _fields(calibrator) for label, calibrator in calibrators.items()},
         }
         return cls(opened, panel, resolved, provenance)
+
+
+def _of_its_size(dataset: Dataset, preprocess: Preprocess | None) -> Dataset:
+    """Return pictures as the model wants them; ImageNet's stay as its protocol says where the size is the model's."""
+    fits = preprocess is None or dataset.size == preprocess.size
+    return dataset if fits and not dataset.name.startswith("folder:") else dataset.prepared(preprocess)
 
 
 def _play(stage: _Stage, recorder: Recorder, on_batch: OnBatch | None) -> float:
