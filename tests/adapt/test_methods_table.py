@@ -86,9 +86,7 @@ def test_a_calibrator_recorded_apart_joins_the_others_of_its_method() -> None:
     assert row in script.tables({("demo", "demo", "benign"): dots})
 
 
-@pytest.mark.parametrize(
-    "name", ["methods", "methods-vit", "methods-imagenet", "methods-demo", "methods-subset"]
-)
+@pytest.mark.parametrize("name", ["methods", "methods-cpu", "methods-demo"])
 def test_the_plans_name_every_method_of_today(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
