@@ -1,9 +1,10 @@
-"""How many classes an answer tells apart decides how much it counts, and whether adaptation has collapsed."""
+"""The share of its variety that an answer resolves decides how much it counts; what is lost of it is collapse."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -49,7 +50,7 @@ def _answer(logits: Tensor, who: Who = "network", name: str = "softmax") -> Answ
 def _told(*logits: Tensor) -> list[float]:
     """How many classes each of several answers tells apart."""
     answers = [_answer(each, name=str(number)) for number, each in enumerate(logits)]
-    return Information().observe(answers).exp().tolist()
+    return Information().observe(answers).information.exp().tolist()
 
 
 def test_information_is_the_number_of_classes_told_apart() -> None:
@@ -62,6 +63,31 @@ def test_information_is_the_number_of_classes_told_apart() -> None:
     assert blurred < 0.3 * sharp
 
 
+def test_a_share_does_not_ask_how_many_classes_there_are() -> None:
+    """Sure of two or of eight classes it is 1; less where an answer strays to others unsurely; 0 without variety."""
+    strays = _logits(2) + torch.randn(64, 8, generator=torch.Generator().manual_seed(0)) * 8
+    answers = [
+        _answer(each, name=str(i)) for i, each in enumerate((_logits(2), _logits(8), strays / 4, _logits(1)))
+    ]
+    told = Information().observe(answers)
+    two, eight, straying, one = told.share.tolist()
+    assert [two, eight] == pytest.approx([1.0, 1.0], abs=1e-3)
+    assert float(told.variety[2]) > float(told.variety[0])
+    assert straying < 0.9
+    assert one == pytest.approx(0.0, abs=1e-3)
+
+
+def test_a_stream_of_two_classes_is_not_distrusted() -> None:
+    """By the statistics of such batches a network strays to other classes; the confidence must not follow it."""
+    data = load_dataset("demo")
+    two = data.subset(np.flatnonzero(np.isin(data.labels, (1, 8))))
+    trusted = sicl.SICL().attach(sicl.load_model("demo"))
+    batches = [(trusted(batch.images), batch.labels) for batch in Benign(corruption="clean", n=256).open(two)]
+    right = torch.cat([out.labels == labels for out, labels in batches]).float()
+    confidence = torch.cat([out.confidence for out, _ in batches])
+    assert abs(float(confidence.mean() - right.mean())) < 0.08
+
+
 def test_information_does_not_depend_on_how_the_stream_is_cut_into_batches() -> None:
     """The same samples one by one, in sixteens and at once."""
     logits = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
@@ -70,7 +96,7 @@ def test_information_does_not_depend_on_how_the_stream_is_cut_into_batches() -> 
         information = Information()
         for part in logits.split(size):
             told = information.observe([_answer(part)])
-        found.append(float(told))
+        found.append(float(told.information))
     # A batch counts whole; within one nothing is older than the rest.
     assert found == pytest.approx([found[0]] * 3, abs=0.02)
 
@@ -78,10 +104,10 @@ def test_information_does_not_depend_on_how_the_stream_is_cut_into_batches() -> 
 def test_what_was_long_ago_is_forgotten() -> None:
     """An answer that turns to nonsense loses what it told, at the pace that `MEMORY` says."""
     information = Information()
-    before = float(information.observe([_answer(_logits(8))]))
+    before = float(information.observe([_answer(_logits(8))]).information)
     rounds = math.ceil(3 / (1 - MEMORY) / 64)
     for _ in range(rounds):
-        after = float(information.observe([_answer(torch.zeros(64, 8))]))
+        after = float(information.observe([_answer(torch.zeros(64, 8))]).information)
     assert before == pytest.approx(math.log(8), abs=1e-3)
     assert after < 0.2 * before
 
@@ -92,7 +118,7 @@ def test_answers_that_were_not_asked_before_start_all_anew() -> None:
     for _ in range(4):
         information.observe([_answer(_logits(8))])
     joined = information.observe([_answer(_logits(2)), _answer(_logits(4), "batch")])
-    assert joined.exp().tolist() == pytest.approx([2.0, 4.0], abs=1e-3)
+    assert joined.information.exp().tolist() == pytest.approx([2.0, 4.0], abs=1e-3)
 
 
 def test_a_saved_state_tells_the_same() -> None:
@@ -101,7 +127,9 @@ def test_a_saved_state_tells_the_same() -> None:
     information.observe([_answer(_logits(8)), _answer(_logits(4), "anchor")])
     other.load_state_dict(information.state_dict())
     after = [_answer(_logits(2)), _answer(_logits(4), "anchor")]
-    assert torch.equal(information.observe(after), other.observe(after))
+    told, same = information.observe(after), other.observe(after)
+    assert torch.equal(told.variety, same.variety)
+    assert torch.equal(told.doubt, same.doubt)
 
 
 def test_collapse_is_the_share_of_the_anchors_classes_that_is_lost() -> None:
@@ -152,16 +180,17 @@ def _stream(corruption: str = "clean", n: int = 64) -> Stream:
 
 
 def test_statistics_that_blur_the_predictions_lose_say() -> None:
-    """The witnesses' shares are those of what they tell, to the eighth power."""
+    """A witness has the more say the larger the share of its variety that it resolves, as `POWER` says."""
     trusted = sicl.SICL(members=("mirror",)).attach(_network().eval())
     for seed in range(3):
         signals = trusted(_images(seed)).signals
     sums = trusted.calibration.information.state_dict()
     means = {who: s / sums["count"] for who, s in sums["sums"].items()}
-    told = {who: float(torch.special.entr(m[:-1]).sum() - m[-1]) for who, m in means.items()}
-    ratio = math.exp(told["batch mirror0"] - told["network mirror0"])
-    assert float(signals["say_batch"] / signals["say_network"]) == pytest.approx(ratio**POWER, rel=1e-3)
-    assert ratio != pytest.approx(1.0, abs=0.05)
+    share = {who: 1 - float(m[-1] / torch.special.entr(m[:-1]).sum()) for who, m in means.items()}
+    more = share["batch mirror0"] - share["network mirror0"]
+    ratio = math.exp(POWER * more)
+    assert float(signals["say_batch"] / signals["say_network"]) == pytest.approx(ratio, rel=1e-3)
+    assert abs(more) > 0.01
 
 
 def test_an_unadapted_network_is_never_compared_with_itself() -> None:

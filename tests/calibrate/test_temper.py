@@ -8,6 +8,7 @@ from calibrate_networks import images, small_net
 from torch import Tensor, nn
 
 import sicl
+from sicl.calibrate.sicl.calibration import SiclCalibration
 from sicl.calibrate.sicl.temper import Temper, lowest
 from sicl.data import load_dataset
 
@@ -65,15 +66,22 @@ def test_it_agrees_with_pseudocal() -> None:
     assert float(temper.temperature.log()) == pytest.approx(float(out.signals["temperature"].log()), abs=0.05)
 
 
-def test_the_softmax_is_taken_at_that_temperature() -> None:
-    """By hand; at one it is the softmax."""
-    temper = Temper(torch.device("cpu"), seed=0)
-    logits = small_net().eval()(images(8)).detach()
-    labels = logits.argmax(dim=1)
-    for temperature in (1.0, 0.7, 2.0):
-        temper.temperature = torch.tensor(temperature)
-        expected = (logits / temperature).softmax(dim=1).gather(1, labels[:, None])[:, 0]
-        torch.testing.assert_close(temper.confidence(logits, labels), expected)
+def test_answers_are_taken_halfway_to_that_temperature() -> None:
+    """The softmax and the mirror alike; the softmax alone, where nothing lowers it, at all of it."""
+    network, x = small_net().eval(), images(32)
+    for members, power in ((("softmax", "mirror"), 0.5), (("softmax",), 1.0)):
+        spec = sicl.SICL(members=members, witnesses=("network",), say="equal", precision="float32")
+        trusted = spec.attach(network)
+        out, calibration = trusted(x), trusted.calibration
+        assert isinstance(calibration, SiclCalibration)
+        temperature = float(calibration.temper.temperature) ** power
+        views = [x, x.flip(-1)][: len(members)]
+        with torch.no_grad():
+            answers = [(network(view) / temperature).softmax(dim=1) for view in views]
+        votes = [answer.gather(1, out.labels[:, None])[:, 0] for answer in answers]
+        assert abs(temperature - 1) > 0.02
+        assert float(out.signals["temperature"]) == pytest.approx(temperature)
+        torch.testing.assert_close(out.confidence, torch.stack(votes).mean(dim=0), atol=1e-4, rtol=0)
 
 
 def test_a_few_mixtures_say_nothing() -> None:
@@ -85,20 +93,12 @@ def test_a_few_mixtures_say_nothing() -> None:
     assert float(temper.temperature) == 1.0
 
 
-def test_only_an_answer_is_tempered() -> None:
-    """The softmax among the members, and at temperature one without `temper`."""
+def test_there_is_a_temperature_unless_it_is_off() -> None:
+    """Whatever the questions are."""
     x = images(32)
-    outs = {
-        name: sicl.SICL(variants=2, **options).attach(small_net())(x).signals
-        for name, options in {
-            "default": {},
-            "off": {"temper": False},
-            "no softmax": {"members": ("mirror", "style")},
-        }.items()
-    }
-    assert "temperature" in outs["default"]
-    assert "temperature" not in outs["off"]
-    assert "temperature" not in outs["no softmax"]
+    for options, tempered in (({}, True), ({"members": ("mirror",)}, True), ({"temper": False}, False)):
+        signals = sicl.SICL(variants=2, **options).attach(small_net())(x).signals  # type: ignore[arg-type]
+        assert ("temperature" in signals) == tempered
 
 
 def test_an_underconfident_network_is_doubted_less() -> None:

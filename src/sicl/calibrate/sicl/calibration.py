@@ -20,7 +20,7 @@ from sicl.calibrate.sicl.anchor import Anchor
 from sicl.calibrate.sicl.budget import ROUNDS, Latency, counts, ladder, settle
 from sicl.calibrate.sicl.company import Company
 from sicl.calibrate.sicl.fitted import Fitted, fit_on_source, log_odds
-from sicl.calibrate.sicl.information import POWER, Answer, Information, collapse
+from sicl.calibrate.sicl.information import POWER, Answer, Information, Told, collapse
 from sicl.calibrate.sicl.kept import Kept
 from sicl.calibrate.sicl.options import Name, Options, Who
 from sicl.calibrate.sicl.questions import Question
@@ -112,10 +112,11 @@ class SiclCalibration(Calibration):
         labels = moment.logits.argmax(dim=1)
         self.anchor.follow()
         asked = self._whom(moment.images)
-        if self._tempers(asked):
+        if self.spec.temper:
             self.temper.observe(moment.images, labels, partial(predicted_logits, moment.network))
-        votes = self._poll(asked, moment.images, labels)
-        answers, signals = self._answers(asked, votes, moment.logits, labels)
+        temperature = self._temperature(asked)
+        votes = self._poll(asked, moment.images, labels, temperature)
+        answers, signals = self._answers(asked, votes, moment.logits, labels, temperature)
         confidence, error, weighed = self._weigh(answers, moment)
         signals |= weighed
         if self.spec.relaxation == "printed":
@@ -127,8 +128,12 @@ class SiclCalibration(Calibration):
             signals["variants"] = torch.tensor(float(bought))
         return confidence, answers, {**signals, "error": error}
 
-    def _tempers(self, asked: Asked) -> bool:
-        return self.spec.temper and self._counts_itself(asked)
+    def _temperature(self, asked: Asked) -> Tensor:
+        """At what temperature answers are taken: halfway, in logarithms, to the one that fits mixed images.
+
+        Those are harder than the stream's. A softmax alone, which no other answer lowers, is taken at all of it.
+        """
+        return self.temper.temperature.sqrt() if asked["network"] else self.temper.temperature
 
     def _counts_itself(self, asked: Asked) -> bool:
         """Whether the network's softmax is an answer: if it shall be, or if there is no other."""
@@ -191,18 +196,20 @@ class SiclCalibration(Calibration):
         self._possible[shape] = found
         return found
 
-    def _poll(self, asked: Asked, images: Tensor, labels: Tensor) -> dict[Question, Votes]:
+    def _poll(
+        self, asked: Asked, images: Tensor, labels: Tensor, temperature: Tensor
+    ) -> dict[Question, Votes]:
         """Put all questions to all witnesses; as often as the batch needs, if that is asked."""
         n = self._counts(len(asked))
         asks = [Ask(q, n[name]) for questions in asked.values() for name, q in questions.items()]
         if not asks:
             return {}
-        adaptive, one = self.spec.variants == "adaptive", torch.ones((), device=labels.device)
+        adaptive = self.spec.variants == "adaptive"
         polled = self.poll(
             asks,
             images,
             labels,
-            one,
+            temperature,
             keep=tuple(dict.fromkeys(ask.question.engine for ask in asks)) if adaptive else (),
             # What depends on values, or on batches before, cannot be replayed.
             steady=self.spec.style != "mixstyle" and len(labels) >= SMALL_BATCH,
@@ -213,7 +220,7 @@ class SiclCalibration(Calibration):
 
             def more(counts: Mapping[Question, int]) -> dict[Question, Votes]:
                 again = [Ask(question, n) for question, n in counts.items()]
-                return self.poll.again(again, polled, labels, one).by_question()
+                return self.poll.again(again, polled, labels, temperature).by_question()
 
             votes |= settle(drawn, more, self.spec.votes)
         style = next((seen for q, seen in polled.known.items() if q.name == "style"), None)
@@ -234,16 +241,21 @@ class SiclCalibration(Calibration):
         return counts(style, content)
 
     def _answers(
-        self, asked: Asked, votes: dict[Question, Votes], logits: Tensor, labels: Tensor
+        self,
+        asked: Asked,
+        votes: dict[Question, Votes],
+        logits: Tensor,
+        labels: Tensor,
+        temperature: Tensor,
     ) -> tuple[list[Answer], Signals]:
         """All answers, witness by witness; the mean of each question's is a signal."""
         signals = {"softmax": predicted_probability(logits, labels)}
-        own = signals["softmax"]
-        if self._tempers(asked):
-            own, signals["temperature"] = self.temper.confidence(logits, labels), self.temper.temperature
+        if self.spec.temper:
+            signals["temperature"] = temperature
         answers = []
         if self._counts_itself(asked):
-            answers.append(Answer.of("network", "softmax", count(logits.unsqueeze(0), labels), own))
+            own = count(logits.float().unsqueeze(0), labels, temperature)
+            answers.append(Answer.of("network", "softmax", own, own.mean("soft")))
         for who, questions in asked.items():
             for name, question in questions.items():
                 mean = votes[question].mean(self.spec.votes)
@@ -269,18 +281,23 @@ class SiclCalibration(Calibration):
             told = self.information.observe(answers)
             signals["collapse"] = self._collapse(answers, told, moment)
             if self.spec.say == "learnt":
-                weights = (POWER * self._compared(answers, told)).softmax(dim=0)
+                shares = self._compared(answers, told.share, 1 - signals["collapse"])
+                weights = (POWER * shares).softmax(dim=0)
                 whose = dict.fromkeys(answer.who for answer in answers)
                 signals |= {f"say_{who}": weights[_of(who, answers)].sum() for who in whose}
         return weights @ votes, (weights.square() @ errors.square()).sqrt(), signals
 
-    def _compared(self, answers: list[Answer], told: Tensor) -> Tensor:
-        """What each answer tells beside the others: beside those of its own witness if there is no guard."""
-        if self.spec.relaxation == "guard":
-            return told
-        return torch.stack([own - told[_of(a.who, answers)].mean() for a, own in zip(answers, told)])
+    def _compared(self, answers: list[Answer], shares: Tensor, left: Tensor) -> Tensor:
+        """What each answer resolves beside the others, the network's by what collapse has left of it.
 
-    def _collapse(self, answers: list[Answer], told: Tensor, moment: Moment) -> Tensor:
+        Without a guard each is compared with those of its own witness alone.
+        """
+        if self.spec.relaxation == "guard":
+            own = len(_of("network", answers))
+            return torch.cat([left * shares[:own], shares[own:]])
+        return torch.stack([own - shares[_of(a.who, answers)].mean() for a, own in zip(answers, shares)])
+
+    def _collapse(self, answers: list[Answer], told: Told, moment: Moment) -> Tensor:
         """How far the network has collapsed beside the anchor, also where that is no witness."""
         if not self.anchor.adapts or any(answer.who == "anchor" for answer in answers):
             return collapse(answers, told)

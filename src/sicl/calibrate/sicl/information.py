@@ -1,4 +1,4 @@
-"""How much each answer tells, without labels: how many classes it tells apart."""
+"""How much each answer tells, without labels: the share of its own variety that it resolves."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sicl.errors import InputError, shown
 
 MEMORY = 1 - 1 / 256
 """What a sample counts when one more has come: some 256 are remembered, in batches of any size."""
-POWER = 8
-"""An answer that tells apart a tenth more classes has 1.1 ** 8 times the say."""
+POWER = 32
+"""An answer that resolves a hundredth more of its variety has exp(0.32) = 1.4 times the say."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,36 @@ class Answer:
         return cls(who, name, vote, torch.zeros_like(vote) if error is None else error, sums)
 
 
+@dataclass(frozen=True)
+class Told:
+    """What answers have told of the recent stream, each (A) in nats.
+
+    Args:
+        variety: H(mean p), how varied the classes are over all images.
+        doubt: mean H(p), how unsure the answer is of each.
+    """
+
+    variety: Tensor
+    doubt: Tensor
+
+    @property
+    def information(self) -> Tensor:
+        """Between image and predicted class; its exponential is how many classes are told apart."""
+        return self.variety - self.doubt
+
+    @property
+    def share(self) -> Tensor:
+        """Of its variety, how much the answer resolves (0 to 1); an answer without variety resolves nothing."""
+        return (self.information / self.variety.clamp_min(1e-6)).clamp(0.0, 1.0)
+
+
 class Information:
     """Learns from the recent stream how much each answer tells.
 
     Predictions tell something about the images if they are sharp on each and varied over all of them. A question that
-    destroys the images, statistics that do not fit, a network that has collapsed: each blurs predictions or draws them
-    to a few classes, and so lowers the information I = H(mean p) - mean H(p) between image and predicted class.
-    exp(I) is how many classes the answer tells apart. All answers are about the same images, so what the stream holds
-    cancels where they are compared.
+    destroys the images, or statistics that do not fit, blur predictions or draw them to a few classes. The share of the
+    variety that is resolved falls with both. It does not ask how many classes a stream holds: where these are two, an
+    answer that strays to others is the more varied, and the worse.
     """
 
     def __init__(self) -> None:
@@ -63,8 +85,8 @@ class Information:
         self._sums: dict[str, Tensor] = {}
         self._count = 0.0
 
-    def observe(self, answers: Sequence[Answer]) -> Tensor:
-        """Take the answers to a batch; return the information of each, in nats."""
+    def observe(self, answers: Sequence[Answer]) -> Told:
+        """Take the answers to a batch; return what each has told."""
         now = {f"{answer.who} {answer.name}": answer.sums for answer in answers}
         # Others were about other images: they cannot be compared with these.
         if {name: sums.shape for name, sums in self._sums.items()} != {k: v.shape for k, v in now.items()}:
@@ -76,8 +98,7 @@ class Information:
         }
         self._count = kept * self._count + n
         means = torch.stack(list(self._sums.values())) / self._count
-        varied: Tensor = torch.special.entr(means[:, :-1]).sum(dim=1)
-        return varied - means[:, -1]
+        return Told(torch.special.entr(means[:, :-1]).sum(dim=1), means[:, -1])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the recent answers."""
@@ -95,13 +116,13 @@ class Information:
         self._sums, self._count = sums, state["count"]
 
 
-def collapse(answers: Sequence[Answer], information: Tensor) -> Tensor:
+def collapse(answers: Sequence[Answer], told: Told) -> Tensor:
     """Return the share of the anchor's classes that the network no longer tells apart (0 to 1).
 
     Only what both were asked is compared.
     """
-    told = {(answer.who, answer.name): value for answer, value in zip(answers, information)}
-    lost = [told["anchor", name] - told["network", name] for who, name in told if who == "anchor"]
+    known = {(answer.who, answer.name): value for answer, value in zip(answers, told.information)}
+    lost = [known["anchor", name] - known["network", name] for who, name in known if who == "anchor"]
     if not lost:
-        return information.new_zeros(())
+        return told.variety.new_zeros(())
     return 1 - (-torch.stack(lost).mean().clamp_min(0.0)).exp()

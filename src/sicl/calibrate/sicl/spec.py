@@ -20,11 +20,12 @@ class SICL(Options, Calibrator):
 
     Each prediction is put to questions of a natural size: does it survive a mirror, a small crop, a repair of the image
     (softened, coarsened, sharpened), the style of another image (its channel statistics, in shallow features)? The
-    softmax, tempered, is an answer like the others. They are put to the network as it predicts, to the anchor (the
-    network as it was attached, if it adapts), and to the network by the batch's statistics (if it uses running ones).
-    Each answer counts by its information: how many classes it tells apart on the recent stream. A question that
-    destroys the images tells few apart, and so do statistics that do not fit and a network that has collapsed; one that
-    undoes what noise or blur did tells more. No labels, no gradients, no source data; with labelled source data
+    softmax is an answer like the others; all are tempered alike. They are put to the network as it predicts, to the
+    anchor (the network as it was attached, if it adapts), and to the network by the batch's statistics (if it uses
+    running ones). Each answer counts by its information: of the variety of classes that it names on the recent stream,
+    the share that it is sure about. A question that destroys the images resolves little, and so do statistics that do
+    not fit; a network that has collapsed names few of the classes that the anchor tells apart, and one repair
+    that undoes what noise or blur did resolves more. No labels, no gradients, no source data; with labelled source data
     (`attach(..., source=)`) a small map from the answers to correctness is fitted. `SICL.paper()` is the printed
     formula.
 
@@ -35,8 +36,8 @@ class SICL(Options, Calibrator):
         witnesses: who is asked: the "network" as it predicts; the "anchor", which is the network as it was attached
             (for one that adapts); the network normalised by the "batch" at hand (for one that uses running
             statistics).
-        say: how answers are weighed: "learnt": by how many classes each tells apart on the recent stream; "equal": all
-            alike, and every batch by itself, however small (printed).
+        say: how answers are weighed: "learnt": by the share of its variety that each resolves on the recent stream;
+            "equal": all alike, and every batch by itself, however small (printed).
         fitted: map the answers to correctness by labelled source data, which `attach(..., source=)` must then bring
             (and which it asks for by itself).
         variants: style variants a batch (the paper's N), shared between the witnesses; "adaptive": 4 to 20 each, as
@@ -57,7 +58,7 @@ class SICL(Options, Calibrator):
             less variance, so fewer variants give the same answer.
         relaxation: "printed": times (1 - content invariance); "guard": a network that has collapsed tells fewer classes
             apart than the anchor, and loses its say to it; "none": answers are compared within each witness only.
-        temper: take the softmax at the temperature that fits images mixed from the stream.
+        temper: take all answers at a temperature, halfway to the one that fits images mixed from the stream.
         layer: where to perturb style: "stem" (what enters the first stage), "auto" (what leaves it: the
             paper's place), a module name, or "NAME:input".
         content_layer: where to perturb content, likewise.

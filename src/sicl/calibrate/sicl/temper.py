@@ -11,7 +11,6 @@ from torch import Tensor
 from sicl.calibrate._mixup import Pairs, mixture
 from sicl.calibrate._passes import is_due
 from sicl.calibrate._temperature import FEWEST
-from sicl.engine.variants import predicted_probability
 
 EVERY = 4
 """Mixed images are looked at every fourth batch, and more often at the start."""
@@ -67,10 +66,6 @@ class Temper:
         self._count = kept * self._count + different.sum()
         enough = self._count >= FEWEST
         self.temperature = torch.where(enough, lowest(self._grid, self._loss).exp(), 1.0)
-
-    def confidence(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the softmax's probability of the labels at that temperature."""
-        return predicted_probability(logits.float() / self.temperature, labels)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next temperature depends on."""
