@@ -1,8 +1,8 @@
-"""Claim: the answers that tell right from wrong predictions best are those that tell most classes apart.
+"""Claim: the answers that tell right from wrong predictions best are those that resolve most of their variety.
 
-The embedded network, fixed, on clean images and under the validation corruptions at severity 5. For every answer of
-every witness: how many classes its predictions tell apart, exp(H(mean p) - mean H(p)), beside the network's own
-softmax, which takes no labels; and the AUROC of its vote, which does.
+The embedded network, fixed, on clean images, on clean images of two classes, and under the validation corruptions at
+severity 5. For every answer of every witness: the share of its variety that it resolves, 1 - mean H(p) / H(mean p),
+which takes no labels; and the AUROC of its vote, which does.
 
 Run: python benchmarks/information.py [--n 256] [--figure docs/images/information.svg]
 """
@@ -16,22 +16,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from scipy.stats import spearmanr
-from torch import Tensor
 
 import sicl
 from sicl.bench.tables.svg import Frame, Scale, tag, text
 from sicl.calibrate.sicl.calibration import SiclCalibration
-from sicl.calibrate.sicl.information import Answer, Information
+from sicl.calibrate.sicl.information import Answer, Information, Told
 from sicl.corruptions import VALIDATION_CORRUPTIONS
 from sicl.data import load_dataset
 from sicl.metrics import auroc
 from sicl.streams import Benign
 
 OWN = "network softmax"
-COLOURS = ("#6b7280", "#d11149", "#2563eb", "#17875a", "#ca8a04")
-RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.5, 2, 2.5, 3)
+TWO = "clean, 2 classes"
+COLOURS = ("#6b7280", "#111827", "#d11149", "#2563eb", "#17875a", "#ca8a04")
 STYLE = (
     "text{font:11px system-ui,sans-serif;fill:#5c6470}.grid{stroke:#eceef2;fill:none}"
     ".axis{stroke:#8b93a1;fill:none}.end{text-anchor:end}.mid{text-anchor:middle}"
@@ -39,10 +39,10 @@ STYLE = (
 
 
 @dataclass(frozen=True)
-class Told:
-    """An answer on a stream: classes told apart as a multiple of the softmax's, and AUROC."""
+class Dot:
+    """An answer on a stream: the share of its variety that it resolves, and AUROC."""
 
-    classes: float
+    share: float
     auroc: float
 
 
@@ -53,68 +53,66 @@ class Recording(Information):
         super().__init__()
         self.seen: list[Sequence[Answer]] = []
 
-    def observe(self, answers: Sequence[Answer]) -> Tensor:
+    def observe(self, answers: Sequence[Answer]) -> Told:
         """Take the answers to a batch, and keep them."""
         self.seen.append(answers)
         return super().observe(answers)
 
 
-def told(corruption: str, n: int) -> dict[str, Told]:
+def dots(name: str, n: int) -> dict[str, Dot]:
     """Return all answers about a stream's images, by name."""
-    trusted = sicl.SICL().attach(sicl.load_model("demo"))
+    trusted, data = sicl.SICL().attach(sicl.load_model("demo")), load_dataset("demo")
     assert isinstance(trusted.calibration, SiclCalibration)
     recording = trusted.calibration.information = Recording()
-    stream = Benign(corruption=corruption, severity=5, n=n).open(load_dataset("demo"))
+    if name == TWO:
+        data, name = data.subset(np.flatnonzero(data.labels < 2)), "clean"
+    stream = Benign(corruption=name, severity=5, n=n).open(data)
     right = torch.cat([trusted(batch.images).labels == batch.labels for batch in stream])
     answers = [list(each) for each in zip(*recording.seen)]
-    named = {f"{each[0].who} {each[0].name}": each for each in answers}
-    own = information(named[OWN])
     return {
-        name: Told(
-            math.exp(information(each) - own), auroc(torch.cat([answer.vote for answer in each]), right)
-        )
-        for name, each in named.items()
+        f"{each[0].who} {each[0].name}": Dot(share(each), auroc(torch.cat([a.vote for a in each]), right))
+        for each in answers
     }
 
 
-def information(answers: Sequence[Answer]) -> float:
-    """Return the information of one answer over all batches."""
+def share(answers: Sequence[Answer]) -> float:
+    """Return the share of its variety that one answer resolves, over all batches."""
     means = torch.stack([answer.sums for answer in answers]).sum(dim=0) / sum(len(a.vote) for a in answers)
-    return float(torch.special.entr(means[:-1]).sum() - means[-1])
+    return float(Told(torch.special.entr(means[:-1]).sum(), means[-1]).share)
 
 
-def table(streams: dict[str, dict[str, Told]]) -> str:
-    """Return classes beside the softmax's and AUROC in %, an answer a row; and how far their ranks go together."""
-    lines = [f"| classes, AUROC | {' | '.join(streams)} |", "| --- " * (len(streams) + 1) + "|"]
+def table(streams: dict[str, dict[str, Dot]]) -> str:
+    """Return share and AUROC in %, an answer a row; and how far their ranks go together."""
+    lines = [f"| share, AUROC | {' | '.join(streams)} |", "| --- " * (len(streams) + 1) + "|"]
     for name in streams["clean"]:
-        cells = [f"{found[name].classes:.2f}, {100 * found[name].auroc:.1f}" for found in streams.values()]
+        cells = [
+            f"{100 * found[name].share:.1f}, {100 * found[name].auroc:.1f}" for found in streams.values()
+        ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    ranks = [spearmanr([(t.classes, t.auroc) for t in found.values()])[0] for found in streams.values()]
+    ranks = [spearmanr([(t.share, t.auroc) for t in found.values()])[0] for found in streams.values()]
     return "\n".join([*lines, f"| rank correlation | {' | '.join(f'{r:.2f}' for r in ranks)} |"])
 
 
-def figure(streams: dict[str, dict[str, Told]]) -> str:
+def figure(streams: dict[str, dict[str, Dot]]) -> str:
     """Return an SVG with a dot an answer, a colour a stream, a ring for the network's own softmax."""
     every = [each for found in streams.values() for each in found.values()]
-    low, high = 0.92 * min(t.classes for t in every), 1.08 * max(t.classes for t in every)
-    floor = math.floor(10 * min(t.auroc for t in every))
-    frame = Frame(560, 320, Scale(math.log(low), math.log(high), 44, 430), Scale(floor / 10, 1, 278, 24))
-    shown = [math.log(ratio) for ratio in RATIOS if low <= ratio <= high]
-    heights = [i / 10 for i in range(floor, 11)]
+    low, floor = (math.floor(10 * min(kind)) for kind in zip(*((t.share, t.auroc) for t in every)))
+    frame = Frame(560, 320, Scale(low / 10, 1, 44, 430), Scale(floor / 10, 1, 278, 24))
+    shown, heights = ([i / 10 for i in range(lowest, 11)] for lowest in (low, floor))
     parts = [tag("style", STYLE), tag("rect", width=560, height=320, fill="#fff")]
-    parts.append(frame.axes(shown, heights, lambda x: f"{math.exp(x):.3g}", lambda y: f"{100 * y:.0f}"))
+    parts.append(frame.axes(shown, heights, lambda x: f"{100 * x:.0f}", lambda y: f"{100 * y:.0f}"))
     for i, (colour, (stream, found)) in enumerate(zip(COLOURS, streams.items())):
         for name, each in found.items():
-            tip = tag("title", f"{stream}, {name}: {each.classes:.2f} times, AUROC {100 * each.auroc:.1f} %")
+            tip = tag("title", f"{stream}, {name}: {100 * each.share:.1f} %, AUROC {100 * each.auroc:.1f} %")
             look = (
                 {"fill": "#fff", "stroke": colour, "stroke_width": "2"} if name == OWN else {"fill": colour}
             )
-            place = {"cx": frame.x(math.log(each.classes)), "cy": frame.y(each.auroc)}
+            place = {"cx": frame.x(each.share), "cy": frame.y(each.auroc)}
             parts.append(tag("circle", tip, r=4, fill_opacity="0.85", **place, **look))
         parts.append(text(stream.replace("_", " "), 442, 36 + 16 * i, style=f"fill:{colour};font-weight:600"))
-    parts.append(tag("circle", cx=447, cy=130, r=4, fill="#fff", stroke="#5c6470", stroke_width="2"))
-    parts.append(text("the softmax itself", 456, 134))
-    parts.append(text("classes told apart, as a multiple of the softmax's", 237, 312, class_="mid"))
+    parts.append(tag("circle", cx=447, cy=146, r=4, fill="#fff", stroke="#5c6470", stroke_width="2"))
+    parts.append(text("the softmax itself", 456, 150))
+    parts.append(text("share of its variety that an answer resolves, %", 237, 312, class_="mid"))
     parts.append(text("AUROC of right against wrong predictions, %", 44, 12))
     return frame.svg("".join(parts), "Information of answers and AUROC", xmlns="http://www.w3.org/2000/svg")
 
@@ -127,7 +125,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=256, help="images a stream")
     parser.add_argument("--figure", type=Path, help="an SVG file to write")
     options = parser.parse_args()
-    streams = {name: told(name, options.n) for name in ("clean", *VALIDATION_CORRUPTIONS)}
+    streams = {name: dots(name, options.n) for name in ("clean", TWO, *VALIDATION_CORRUPTIONS)}
     print(table(streams))
     print(f"{options.n} images a stream; {platform.machine()}, torch {torch.__version__}")
     if options.figure:

@@ -24,8 +24,8 @@ class SICL(Options, Calibrator):
     anchor (the network as it was attached, if it adapts), and to the network by the batch's statistics (if it uses
     running ones). Each answer counts by its information: of the variety of classes that it names on the recent stream,
     the share that it is sure about. A question that destroys the images resolves little, and so do statistics that do
-    not fit; a network that has collapsed names few of the classes that the anchor tells apart, and one repair
-    that undoes what noise or blur did resolves more. No labels, no gradients, no source data; with labelled source data
+    not fit; a repair that undoes what noise or blur did resolves more. A network that has collapsed loses its say to
+    the anchor. No labels, no gradients, no source data; with labelled source data
     (`attach(..., source=)`) a small map from the answers to correctness is fitted. `SICL.paper()` is the printed
     formula.
 
