@@ -9,6 +9,7 @@ that what torch does once a process is in none of them.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import platform
 import time
@@ -48,6 +49,7 @@ def measured(options: argparse.Namespace, method: str, n: int, *, warm: bool) ->
         for i in range(options.later + 1)
     ]
     trusted = sicl.SICL().attach(METHODS[method]().attach(model))
+    gc.collect()  # what earlier cases left behind is not this one's to clean up
     start = seconds(options.device)
     if warm:
         trusted.warm_up(shape)

@@ -1,14 +1,17 @@
-"""On a small network without batch norms, trained on few images, SICL is better than the softmax."""
+"""On networks and methods that were not tuned for, SICL is better than the softmax."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import sicl
+from sicl.adapt import METHODS, Method
 from sicl.data import Dataset, load_dataset
 from sicl.metrics import auroc, expected_calibration_error
+from sicl.streams import Benign
 
 
 def _pictures(data: Dataset, n: int) -> tuple[Tensor, Tensor]:
@@ -49,3 +52,21 @@ def test_a_network_with_layer_norms_is_done_no_harm() -> None:
     )
     assert auroc(confidence, right) > auroc(softmax, right) - 0.03
     assert expected_calibration_error(confidence, right) < 0.75 * expected_calibration_error(softmax, right)
+
+
+@pytest.mark.parametrize("method", [sicl.Lame(), sicl.Roid()])
+def test_the_claim_of_a_method_is_not_taken_for_the_networks_word(method: Method) -> None:
+    """LAME is sure of what it makes of a batch, and mostly wrong under noise; the network itself knows better."""
+    trusted = sicl.SICL(engine="twin").attach(method.attach(sicl.load_model("demo")))
+    stream = Benign(corruption="speckle_noise", severity=5, n=128).open(load_dataset("demo"))
+    outs = [(trusted(batch.images), batch.labels) for batch in stream]
+    right = torch.cat([out.labels == labels for out, labels in outs])
+    confidence = torch.cat([out.confidence for out, _ in outs])
+    assert expected_calibration_error(confidence, right) < 0.2
+
+
+def test_methods_that_adjust_logits_say_so() -> None:
+    """Those that replace what is said of a batch, and no others."""
+    model = sicl.load_model("demo")
+    adjusting = {name for name, spec in METHODS.items() if name != "eata" and spec().attach(model).adjusts}
+    assert adjusting == {"cotta", "lame", "roid"}

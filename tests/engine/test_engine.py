@@ -412,3 +412,60 @@ def test_an_engine_gives_the_networks_logits(level: str, norm: str, prepare: Any
             view = pictures(12).flip(-1)
             found = runner.logits(begun, runner.view(view))
             torch.testing.assert_close(found[0], model(view), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_prepared_engine_is_one_of_the_network_as_it_then_stands(precision: Any) -> None:
+    """What is copied before there are images shares tensors until the first batch, and none after it."""
+    model, batch = network(batchwise=False), pictures(6)
+    ready, fresh = (engine(model, engine="twin", precision=precision) for _ in range(2))
+    ready.prepare()
+    model.requires_grad_(True)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    for buffers in (module._buffers for module in model.modules()):
+        buffers.update({name: None if value is None else value.clone() for name, value in buffers.items()})
+    begun = [one.begin(batch) for one in (ready, fresh)]
+    assert ready.name == fresh.name == f"twin {precision}"
+    assert torch.equal(ready.logits(begun[0]), fresh.logits(begun[1]))
+    assert ready._passes is not None
+    twin = ready._passes.twin.network
+    mine = {tensor.data_ptr() for tensor in model.state_dict().values()}
+    assert not mine & {tensor.data_ptr() for tensor in twin.state_dict().values()}
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert not any(parameter.requires_grad for parameter in twin.parameters())
+
+
+def test_a_first_batch_waits_for_three_passes_of_the_network() -> None:
+    """Stubs, the two laws, and what the twin is compared with: a first picture costs little more than others."""
+    model, calls = network(batchwise=False), [0]
+
+    def note(_module: nn.Module, _args: Any, _output: Any) -> None:
+        calls[0] += 1
+
+    model.get_submodule("fc").register_forward_hook(note)
+    one = engine(model, engine="twin")
+    one.prepare()
+    calls[0] = 0
+    one.begin(pictures(1))
+    # The copy has the hook too: its only pass is the comparison.
+    assert calls[0] == 4
+
+
+def test_what_does_not_run_in_16_bits_is_resumed_as_it_is() -> None:
+    """Found on the first batch, and said."""
+
+    class Strict(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.dtype != torch.float32:
+                raise TypeError("float32 only")
+            return super().forward(x)
+
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), Strict(4 * 14 * 14, 8), nn.ReLU(), nn.Linear(8, 3)
+    )
+    one = Engine(Split(model.eval(), "0"), EngineOptions(engine="twin", precision="bfloat16"))
+    one.begin(pictures(4))
+    assert one.name == "plain"
+    assert "does not run in torch.bfloat16 (float32 only)" in one.reason

@@ -95,7 +95,10 @@ class Method(Spec):
         """
         # Also where the caller infers: tensors made in inference mode could never learn.
         with torch.inference_mode(False):
-            return self.adapter(_private_copy(model), source=source)
+            adapter = self.adapter(_private_copy(model), source=source)
+            # Now, so that no first picture waits for it.
+            adapter._remember_start()
+            return adapter
 
     def adapter(self, network: nn.Module, *, source: SourceData | None = None) -> Adapter:
         """Return the live object: the hook that a method of your own fills.
@@ -220,6 +223,11 @@ class Adapter(ABC):
     def correct(self, logits: Tensor) -> Tensor:
         """Return what to say for a batch whose logits are these; the update still gets the logits themselves."""
         return logits
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether logits may be other than the network's own of these images: `forward` or `correct` is replaced."""
+        return type(self).forward is not Adapter.forward or type(self).correct is not Adapter.correct
 
     @abstractmethod
     def update(self, images: Tensor, logits: Tensor | None) -> None:

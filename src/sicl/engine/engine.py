@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sicl.engine.graphs import Graphs, effect, is_capturing, is_out_of_memory
 from sicl.engine.norms import Recorded
 from sicl.engine.passes import Level, Passes
 from sicl.engine.split import Begun, Split
-from sicl.engine.twin import CannotTwin
+from sicl.engine.twin import CannotTwin, shell_of
 from sicl.engine.variants import GivenVariants, JoinedVariants, Variants, Votes, count, joined
 from sicl.errors import require_positive
 from sicl.spec import Spec
@@ -78,10 +79,12 @@ class Engine:
         self._chosen = 0
         self._limit: int | None = options.max_batch
         self._row_bytes = 0
+        self._shell: nn.Module | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # The twin and all that was made from it are caches: no part of a copy.
-        return {**self.__dict__, "_passes": None, "_chosen": 0, "_limit": self.options.max_batch}
+        caches = {"_passes": None, "_shell": None, "_chosen": 0}
+        return {**self.__dict__, **caches, "_limit": self.options.max_batch}
 
     @property
     def name(self) -> str:
@@ -96,6 +99,13 @@ class Engine:
     def notes(self) -> list[str]:
         """What was tried and did not work, in words."""
         return [*(self._passes.notes if self._passes is not None else ()), *self.graphs.notes]
+
+    def prepare(self) -> None:
+        """Copy the network now, as far as that can be done before there are images: a first batch waits less."""
+        if self.options.level != "plain":
+            # What cannot be copied is said when the twin is made.
+            with suppress(Exception):
+                self._shell = shell_of(self.split.network)
 
     @torch.no_grad()
     def begin(self, images: Tensor, like: Recorded | None = None) -> Begun:
@@ -203,7 +213,8 @@ class Engine:
             low = likes_bfloat16(images.device) if asked == "auto" else asked == "bfloat16"
             dtype = torch.bfloat16 if low else torch.float32
             try:
-                self._passes = Passes(self.split, self.options.level, dtype, images, self.graphs)
+                level, shell, self._shell = self.options.level, self._shell, None
+                self._passes = Passes(self.split, level, dtype, images, self.graphs, shell)
                 self._passes.verify(clean)
             except CannotTwin as error:
                 self._passes, self.reason = None, str(error)

@@ -24,36 +24,20 @@ def find_head(model: nn.Module, images: Tensor) -> str:
         UnsupportedModelError: the model calls no linear layer.
     """
     # By the order of calls: a head may be defined before the layers that feed it.
-    called, _ = _linears_called(model, images)
+    called: list[str] = []
+    # Hooks on layers only: a hook on every module would slow a deep network down.
+    names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    with ExitStack() as hooks:
+        for linear in names:
+            hook = linear.register_forward_hook(lambda module, _args, _output: called.append(names[module]))
+            hooks.enter_context(hook)
+        model(images)
     if not called:
         raise UnsupportedModelError(
             f"{type(model).__name__} calls no linear layer, so its head is not clear; name the module whose "
             "input are the features."
         )
-    return called[-1][0]
-
-
-@torch.no_grad()
-def logit_layer(model: nn.Module, images: Tensor) -> nn.Module | None:
-    """Return the head if its output is the logits as it is, else None."""
-    called, logits = _linears_called(model, images)
-    # By identity: logits that were scaled or sliced afterwards are not the layer's own.
-    return model.get_submodule(called[-1][0]) if called and called[-1][1] is logits else None
-
-
-def _linears_called(model: nn.Module, images: Tensor) -> tuple[list[tuple[str, Any]], Tensor]:
-    """The linear layers in the order of their calls, with what they gave, and the logits."""
-    called: list[tuple[str, Any]] = []
-    # Hooks on layers only: a hook on every module would slow a deep network down.
-    names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    with ExitStack() as hooks:
-        for linear in names:
-            hooks.enter_context(
-                linear.register_forward_hook(
-                    lambda module, _args, output: called.append((names[module], output))
-                )
-            )
-        return called, logits_of(model(images))
+    return called[-1]
 
 
 def penultimate(model: nn.Module, head: str, images: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from sicl.engine.graphs import Function, Graphs, effect, is_capturing, relative_error, tuned
+from sicl.engine.graphs import Function, Graphs, effect, is_capturing, is_out_of_memory, relative_error, tuned
 from sicl.engine.norms import batch_norms
 from sicl.engine.split import Begun, Split
 from sicl.engine.trace import TOLERANCE, Traced
@@ -35,17 +35,24 @@ class Passes:
         dtype: to compute in.
         images: an example batch.
         graphs: where what is captured belongs to.
+        shell: for the twin, if it was made before.
 
     Raises:
         CannotTwin: this network cannot have a twin.
     """
 
     def __init__(
-        self, split: Split, level: Level, dtype: torch.dtype, images: Tensor, graphs: Graphs
+        self,
+        split: Split,
+        level: Level,
+        dtype: torch.dtype,
+        images: Tensor,
+        graphs: Graphs,
+        shell: nn.Module | None = None,
     ) -> None:
         self.split, self.level, self.dtype = split, level, dtype
         # Before anything is promised: a network that cannot have a twin raises here.
-        self.twin = Twin(split, dtype, images)
+        self.twin = Twin(split, dtype, shell)
         self.notes: list[str] = []
         self.ran = "twin"
         self.generation = 0
@@ -97,12 +104,18 @@ class Passes:
     def verify(self, clean: Begun) -> None:
         """Raise `CannotTwin` unless resuming the clean features gives the network's own logits, nearly."""
         assert clean.logits is not None
-        begun = self.begin(clean.images, clean.features)
-        assert begun.moments is not None
         # A wrong twin is found here, on the first batch, before any vote depends on it.
-        error = relative_error(self._resume(begun.base, 1, begun.moments), clean.logits)
-        if not error < TOLERANCE[self.dtype]:
-            raise CannotTwin(f"logits in {self.dtype} are off by {error:.1%}")
+        try:
+            begun = self.begin(clean.images, clean.features)
+            assert begun.moments is not None
+            off = relative_error(self._resume(begun.base, 1, begun.moments), clean.logits)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            # A network may run in float32 and fail in 16 bits.
+            raise CannotTwin(f"the network does not run in {self.dtype} ({error})") from error
+        if not off < TOLERANCE[self.dtype]:
+            raise CannotTwin(f"logits in {self.dtype} are off by {off:.1%}")
 
     def votes(
         self, base: Tensor, moments: Tensor, variants: Variants, labels: Tensor, temperature: Tensor

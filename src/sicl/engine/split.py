@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -102,7 +103,7 @@ class Split:
     network's logits, once or repeated, and nothing but the features reaches the logits from before the cut. Both
     are checked on the first batch (or by `check`), and again when the images' shape changes; `widest` is then
     how many values a row has at the widest layer after the cut. A network for which they do not hold is resumed
-    by whole passes, and a warning says so once.
+    by whole passes, and a warning says so once. `head` is the name of the linear layer whose output the logits are.
     Neither parameters, buffers, flags, hooks nor the global random state are left changed.
 
     Args:
@@ -124,6 +125,7 @@ class Split:
         self.point: Point = find_point(network, layer)
         self.plan: Plan | None = None
         self.widest = 0
+        self.head: str | None = None
         self._module = network.get_submodule(self.point.name)
         self._stubs = Stubs(self._module, self.point.side)
         # One row of images is all that stubs need; the batch itself is not kept.
@@ -289,6 +291,17 @@ class Split:
             stack.enter_context(self._at_point(swap))
             return logits_of(self.network(images))
 
+    def of_copy(self, network: nn.Module, dtype: torch.dtype) -> Split:
+        """Return the same cut of a copy of the network in another dtype, which needs no check of its own."""
+        assert self._row is not None
+        split = copy.copy(self)
+        split.network, split.statistics = network, None
+        split._module = network.get_submodule(self.point.name)
+        split._row = self._row.to(dtype)
+        split._checked = _kind(split._row)
+        split._stubs = self._stubs.of_copy(dict(zip(self.network.modules(), network.modules())), dtype)
+        return split
+
     def _ensure_checked(self, images: Tensor) -> None:
         if self.plan is None or self._checked != _kind(images):
             self.check(images)
@@ -324,15 +337,17 @@ class Split:
         """Learn stubs, the widest layer and whether features are overwritten, in one pass: a first batch waits."""
         seen: list[tuple[Tensor, Tensor]] = []
         sizes: list[int] = []
+        linear: list[tuple[nn.Module, Tensor]] = []
 
         def tap(value: Any) -> Any:
             if not seen:
                 seen.append(((features := self._first(value)), features.clone()))
             return value
 
-        def note(_module: nn.Module, _args: Any, output: Any) -> None:
+        def note(module: nn.Module, _args: Any, output: Any) -> None:
             if seen and isinstance(output, Tensor):
                 sizes.append(output.numel())
+                linear[:] = [(module, output)] if isinstance(module, nn.Linear) else linear
 
         with ExitStack() as hooks:
             # Statistics of four probes are no statistics; the laws do not depend on which are used.
@@ -340,13 +355,16 @@ class Split:
             recorded = hooks.enter_context(record_statistics(self.network))
             hooks.enter_context(self._at_point(tap))
             for module in self.network.modules():
-                # Layers only: containers hand on what their last layer gave.
-                if next(module.children(), None) is None:
+                # Layers only: containers hand on what their last layer gave. (Parametrised ones have children.)
+                if next(module.children(), None) is None or isinstance(module, nn.Linear):
                     hooks.enter_context(module.register_forward_hook(note))
             logits = logits_of(self._stubs.trace(self.network, rows))
         if not seen:
             raise self._never_called()
         afterwards, features = seen[0]
+        # By identity: logits that were scaled or sliced afterwards are not the layer's own.
+        heads = [module for module, output in linear if output is logits]
+        self.head = next((name for name, module in self.network.named_modules() if module in heads), None)
         self.widest = max(value // len(rows) for value in (features.numel(), *sizes))
         self._overwritten = not torch.equal(afterwards, features)
         return Begun(rows, features, features, recorded, logits=logits)
@@ -356,21 +374,18 @@ class Split:
         # Bypasses show as NaN; what is left is rounding, which tf32 and 16-bit networks have much of.
         relative = 2e-3 if torch.finfo(clean.features.dtype).eps < 1e-6 else 5e-2
         tolerance = relative * float(clean.logits.abs().max()) + 1e-5
-        # Stacked too: a network may read the batch size and reshape by it.
-        for groups in (1, 2):
-            stacked = torch.cat([clean.features] * groups)
-            try:
-                with frozen_statistics(self.network, clean.recorded), running_statistics(self.network):
-                    again = self._resumed_pass(stacked, plan, groups, clean.images)
-            except Exception:  # whatever a network does with stubs, it means: not this plan
-                if plan == "whole":
-                    raise
-                return False
-            if again.shape[0] != stacked.shape[0]:
-                return False
-            if not float((again - torch.cat([clean.logits] * groups)).abs().max()) <= tolerance:
-                return False
-        return True
+        # Stacked: a network may read the batch size and reshape by it.
+        stacked = torch.cat([clean.features] * 2)
+        try:
+            with frozen_statistics(self.network, clean.recorded), running_statistics(self.network):
+                again = self._resumed_pass(stacked, plan, 2, clean.images)
+        except Exception:  # whatever a network does with stubs, it means: not this plan
+            if plan == "whole":
+                raise
+            return False
+        if again.shape[0] != stacked.shape[0]:
+            return False
+        return float((again - torch.cat([clean.logits] * 2)).abs().max()) <= tolerance
 
     def _first(self, value: Any) -> Tensor:
         tensors = tensors_in(value)

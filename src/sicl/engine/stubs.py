@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -56,6 +56,17 @@ class Stubs:
             output = network(images)
         self._keep(done, at_cut, len(images))
         return output
+
+    def of_copy(self, modules: Mapping[nn.Module, nn.Module], dtype: torch.dtype) -> Stubs:
+        """Return the same for a copy of the network in another dtype: `modules` are the copy's, by the network's."""
+
+        def cast(output: Any) -> Any:
+            return with_tensors(output, lambda t: t.to(dtype) if t.is_floating_point() else t)
+
+        stubs = Stubs(modules[self.cut], self.side)
+        stubs.answers = {modules[m]: [cast(output) for output in own] for m, own in self.answers.items()}
+        stubs.template = cast(self.template)
+        return stubs
 
     def _keep(self, done: list[tuple[nn.Module, Any]], at_cut: list[Any], rows: int) -> None:
         # The outermost is enough: its children are never called once it is a stub.

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sicl.engine.head import logit_layer
 from sicl.engine.norms import (
     Statistics,
     batch_norms,
@@ -99,35 +98,28 @@ class Twin:
     Args:
         split: the live network, already checked.
         dtype: to compute in.
-        images: an example batch.
+        shell: `shell_of` the network, if it was made before; it belongs to the twin from now on.
 
     Raises:
         CannotTwin: the network cannot be copied, cut or cast.
     """
 
-    def __init__(self, split: Split, dtype: torch.dtype, images: Tensor) -> None:
+    def __init__(self, split: Split, dtype: torch.dtype, shell: nn.Module | None = None) -> None:
         self.live, self.dtype = split, dtype
         # What the pass under way is; the norms' forwards have no arguments to be told by.
         self.groups, self.recording = 1, False
         self.folded: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         try:
-            self.network = copy.deepcopy(split.network).requires_grad_(False).eval()
+            self.network = (shell_of(split.network) if shell is None else shell).eval()
         except Exception as error:
             raise CannotTwin(f"the network cannot be copied ({error})") from error
         # Before the cast: norms keep float32 parameters, which scale and shift are made from.
         self.slots = self._take_norms()
         self.key = self._stands()
-        self._cast(images)
+        self._cast()
         self.sources = self._paired()
-        # Loaded once, so that the check below runs the network and not an empty copy.
-        self.load(self.stage())
-        self.split = Split(self.network, str(split.point))
-        try:
-            # A network may run in float32 and fail in 16 bits: found here, not on a batch.
-            plan = self.split.check(images[:4].to(dtype))
-        except Exception as error:
-            raise CannotTwin(f"the network does not run in {dtype} ({error})") from error
-        if plan == "whole":
+        self.split = split.of_copy(self.network, dtype)
+        if split.plan == "whole":
             raise CannotTwin("something bypasses the cut")
 
     @property
@@ -226,19 +218,21 @@ class Twin:
             slots.append(slot)
         return slots
 
-    def _cast(self, images: Tensor) -> None:
+    def _cast(self) -> None:
+        """Give the shell tensors of its own, in the compute dtype where that is good enough."""
         # By identity: a tensor may stand in several modules.
-        kept = {id(t) for slot in self.slots for t in _own(slot.own)}
+        kept = {id(t) for slot in self.slots for t in _own(slot.live)}
         # Confidence is a difference of logits: 16 bits there would quantise it.
-        head = logit_layer(self.network, images[:2])
-        if head is not None:
-            kept |= {id(t) for t in _own(head)}
-            head.register_forward_pre_hook(_to_float)
-        for module in self.network.modules():
-            for table in (module._parameters, module._buffers):
-                for name, tensor in table.items():
-                    if tensor is not None and tensor.is_floating_point() and id(tensor) not in kept:
-                        table[name] = _recast(tensor, self.dtype)  # type: ignore[assignment]
+        if self.live.head is not None:
+            kept |= {id(t) for t in _own(self.live.network.get_submodule(self.live.head))}
+            self.network.get_submodule(self.live.head).register_forward_pre_hook(_to_float)
+        # From the live tables: since the shell was made a network may have moved to another device.
+        for live, own in zip(self.live.network.modules(), self.network.modules()):
+            for field in ("_parameters", "_buffers"):
+                for name, tensor in getattr(live, field).items():
+                    if tensor is not None:
+                        low = tensor.is_floating_point() and id(tensor) not in kept
+                        getattr(own, field)[name] = _recast(tensor, self.dtype if low else tensor.dtype)
 
     def _paired(self) -> list[tuple[Tensor, dict[str, Tensor], str]]:
         """The twin's tensors with where to find the live value (looked up anew at every load)."""
@@ -249,6 +243,12 @@ class Twin:
                     if tensor is not None and not (isinstance(own, _BatchNorm) and field == "_buffers"):
                         out.append((tensor, getattr(live, field), name))
         return out
+
+
+def shell_of(network: nn.Module) -> nn.Module:
+    """Return a copy of a network that still shares its tensors: what a twin is made of, without the memory."""
+    tensors = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
+    return copy.deepcopy(network, tensors)
 
 
 def _own(module: nn.Module) -> list[Tensor]:

@@ -54,12 +54,14 @@ class SiclCalibration(Calibration):
     """
 
     def __init__(self, spec: Options, adapter: Adapter, source: SourceData | None = None) -> None:
-        self.spec = spec
+        self.spec, self._adjusted = spec, adapter.adjusts
         self.anchor = Anchor(adapter.network)
         self.generator = torch.Generator(device_of(adapter.network))
         self.draws = Draws(spec, self.generator)
         self.graphs = Graphs()
         self.witnesses = witnesses_of(spec, self.anchor, self.draws, self.graphs)
+        for own in dict.fromkeys(q.engine for w in self.witnesses for q in w.questions.values()):
+            own.prepare()
         self.poll = Poll([w.network for w in self.witnesses], self.graphs, self.generator)
         self.temper = Temper(self.generator.device, spec.seed)
         self.information, self.anchored = Information(), Information()
@@ -136,8 +138,11 @@ class SiclCalibration(Calibration):
         return self.temper.temperature.sqrt() if asked["network"] else self.temper.temperature
 
     def _counts_itself(self, asked: Asked) -> bool:
-        """Whether the network's softmax is an answer: if it shall be, or if there is no other."""
-        return "softmax" in self.spec.members or not asked["network"]
+        """Whether the softmax is an answer: if it shall be and is the network's own, or if there is no other.
+
+        What a method makes of the network's logits (LAME, ROID) is its claim, however sure: the network testifies.
+        """
+        return ("softmax" in self.spec.members and not self._adjusted) or not asked["network"]
 
     def _features(self, confidence: Tensor, answers: list[Answer]) -> Tensor:
         """Log-odds of the confidence and of every answer, and the mean of the first over the recent stream."""
