@@ -2,10 +2,12 @@
 
     python benchmarks/estimates.py record FILE [--methods source tent rotta] [--severities 1 3 5] [--n 256]
     python benchmarks/estimates.py show FILE [--json FILE] [--svg FILE]
+    python benchmarks/estimates.py live [--methods source] [--severities 3] [--n 512] [--batches 1 64]
 
 `record` plays the embedded network's corrupted test images, once for softmax, PseudoCal, SICL and AETTA's idea, and
 appends a line a stream (it skips those that are there). `show` says how far the estimated accuracy of a window of 256
 samples lies from the true one, how often what `accept(risk=...)` takes is wrong, and what `sets(coverage=0.9)` covers.
+`live` shows such streams to SICL in batches of several sizes, and accepts while they come.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from sicl.calibrate.mc_dropout import dropout_places
 from sicl.corruptions import CORRUPTIONS
 from sicl.data import load_dataset
 from sicl.engine.norms import protected_statistics
-from sicl.selective import expected_threshold
+from sicl.selective import DELTA, expected_threshold
 
 CALIBRATORS = {"softmax": sicl.Softmax(), "pseudocal": sicl.PseudoCal(), "sicl": sicl.SICL()}
 RISKS = (0.05, 0.1, 0.2)
@@ -119,6 +121,39 @@ def record(options: argparse.Namespace) -> None:
             file.write(json.dumps(row) + "\n")
 
 
+def accepted(method: str, pixels: np.ndarray, labels: np.ndarray, batch: int) -> np.ndarray:
+    """Return what SICL accepts of a stream as it comes, and what of that is wrong: 2 x risks x N."""
+    trusted = sicl.SICL().attach(METHODS[method].for_dataset("demo").attach(sicl.load_model("demo")))
+    found = []
+    for start in range(0, len(pixels), batch):
+        out = trusted(torch.from_numpy(pixels[start : start + batch]).permute(0, 3, 1, 2).float() / 255)
+        taken = torch.stack([out.accept(risk=risk) for risk in RISKS])
+        wrong = out.labels != torch.from_numpy(labels[start : start + batch])
+        found.append(torch.stack([taken, taken & wrong]))
+    return torch.cat(found, dim=2).numpy()
+
+
+def live(options: argparse.Namespace) -> None:
+    """Print what is accepted at each risk, how often it is wrong and in how many streams the risk is kept, in %."""
+    data = load_dataset("demo")
+    chosen = np.random.default_rng(0).permutation(len(data))[: options.n]
+    streams = [(m, c, s) for s in options.severities for c in CORRUPTIONS for m in options.methods]
+    for batch in options.batches:
+        read = (data.read(chosen, c, severity=s) for _, c, s in streams)
+        both = zip((m for m, *_ in streams), read)
+        taken, wrong = np.stack([accepted(m, p, data.labels[chosen], batch).sum(2) for m, p in both], axis=1)
+        kept = wrong <= taken * (np.array(RISKS) + SLACK)
+        told = {
+            f"risk {risk:g}": {
+                "realised": round(100 * wrong[:, i].sum() / max(1, taken[:, i].sum()), 1),
+                "kept": round(100 * kept[:, i].mean(), 1),
+                "accepted": round(100 * taken[:, i].sum() / (len(streams) * options.n), 1),
+            }
+            for i, risk in enumerate(RISKS)
+        }
+        print(json.dumps({"batch": batch, "streams": len(streams), "images": options.n, **told}), flush=True)
+
+
 def rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the streams of a file."""
     if path.exists():
@@ -148,7 +183,7 @@ def summary(streams: list[dict[str, Any]], name: str) -> dict[str, Any]:
     if name == "aetta":
         return told
     for risk in RISKS:
-        for delta in (None, 0.1):
+        for delta in (None, DELTA):
             found = np.array([realised(row, name, risk, delta) for row in streams])
             told[f"risk {risk:g}" + ("" if delta is None else f", delta {delta:g}")] = {
                 "realised": 100 * found[:, 0].mean(),
@@ -184,22 +219,23 @@ def show(options: argparse.Namespace) -> None:
 
 
 def _or_nan(row: dict[str, Any], name: str, risk: float) -> float:
-    error, share = realised(row, name, risk, None)
+    error, share = realised(row, name, risk, DELTA)
     return error if share else float("nan")
 
 
 def main() -> None:
-    """Record streams, or show what was recorded."""
+    """Record streams, show what was recorded, or play them live."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("do", choices=("record", "show"))
-    parser.add_argument("file", type=Path)
+    parser.add_argument("do", choices=("record", "show", "live"))
+    parser.add_argument("file", type=Path, nargs="?", default=Path("estimates.jsonl"))
     parser.add_argument("--methods", nargs="+", default=["source", "tent", "rotta"], choices=METHODS)
     parser.add_argument("--severities", nargs="+", type=int, default=[1, 3, 5])
     parser.add_argument("--n", type=int, default=WINDOW)
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, BATCH], help="for live")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--svg", type=Path)
     options = parser.parse_args()
-    {"record": record, "show": show}[options.do](options)
+    {"record": record, "show": show, "live": live}[options.do](options)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,16 @@
     python benchmarks/risk.py results/resnet18-cifar10-c.jsonl.xz [MORE ...] [--svg FILE] [--json FILE]
 
 For every calibrator of the records: how far the mean confidence of a 256-sample window lies from its accuracy, and
-the error rate of the samples that `accept(risk=...)` would take, beside the rate it promised. Records keep 15
-reliability bins and 50 points of the risk-coverage curve; between them both are interpolated.
+the error rate of the samples that `accept(risk=...)` would take, beside the rate it promised: first by default, then
+with `delta=None`. Records keep 15 reliability bins and 50 points of the risk-coverage curve; between them both are
+interpolated, and the recent stream that a threshold is found on is 1,024 confidences at even ranks of all.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,16 +23,15 @@ from sicl.bench.run.schema import Record
 from sicl.bench.tables.names import calibrator_name
 from sicl.bench.tables.svg import Frame, Scale, number, spread_labels, tag, text
 from sicl.monitor.window import estimate_accuracy
-from sicl.selective import expected_threshold
+from sicl.selective import DELTA, expected_threshold
 
 RISKS = (0.05, 0.1, 0.2)
-WINDOW = 256
-DELTA = 0.1
+WINDOW, STREAM = 256, 1024
 PROMISED = np.linspace(0.02, 0.3, 15)
 LINES = (("softmax", "#6b7280"), ("pseudocal", "#17875a"), ("sicl", "#d11149"))
 SHOWN = (
-    *((name, None) for name in ("softmax", "mc_dropout", "pseudocal", "sicl")),
-    *((name, DELTA) for name in ("pseudocal", "sicl")),
+    *((name, DELTA) for name in ("softmax", "mc_dropout", "pseudocal", "sicl")),
+    *((name, None) for name in ("softmax", "pseudocal", "sicl")),
 )
 
 
@@ -46,19 +46,34 @@ def windows_covered(record: Record, calibrator: str) -> np.ndarray:
     bins = record.calibrators[calibrator]["reliability"]
     stream = np.repeat(np.array(bins["confidence"]), np.array(bins["count"], int))
     # As many of the stream's confidences as a window has: the interval depends on their number and spread.
-    told = estimate_accuracy(stream[np.linspace(0, len(stream) - 1, WINDOW).round().astype(int)])
+    told = estimate_accuracy(evenly(stream, WINDOW))
     return window_errors(record, calibrator) <= told.high - told.accuracy
 
 
-def realised(record: Record, calibrator: str, risk: float, delta: float | None = None) -> tuple[float, float]:
+def evenly(values: np.ndarray, n: int) -> np.ndarray:
+    """Return n of the values (all if there are no more), at even ranks."""
+    return values[np.linspace(0, len(values) - 1, min(n, len(values))).round().astype(int)]
+
+
+def confidences(bins: Mapping[str, Sequence[float]]) -> np.ndarray:
+    """Return a stream's confidences, highest first: spread evenly about the mean of each bin, within its edges."""
+    parts = []
+    for low, high, count, mean in zip(*(bins[name] for name in ("lower", "upper", "count", "confidence"))):
+        if count:
+            half = max(0.0, min(mean - low, high - mean))
+            parts.append(mean + half * np.linspace(-1, 1, 2 * int(count) + 1)[1::2])
+    spread = np.sort(np.concatenate(parts))[::-1]
+    # One by one: equal confidences would be accepted together.
+    return spread - 1e-9 * np.arange(len(spread))
+
+
+def realised(
+    record: Record, calibrator: str, risk: float, delta: float | None = DELTA
+) -> tuple[float, float]:
     """Return (realised risk, coverage) of what is accepted at a promised risk; NaN where nothing is."""
     part = record.calibrators[calibrator]
-    bins = part["reliability"]
-    # Within a bin all samples are taken to have its mean confidence, and to come one by one.
-    count = np.array(bins["count"], int)[::-1]
-    confidence = np.repeat(np.array(bins["confidence"])[::-1], count)
-    confidence -= 1e-9 * np.arange(len(confidence))
-    lowest = expected_threshold(torch.from_numpy(confidence), risk, delta=delta)
+    confidence = confidences(part["reliability"])
+    lowest = expected_threshold(torch.from_numpy(evenly(confidence, STREAM)), risk, delta=delta)
     coverage = float((confidence >= lowest).mean())
     if not coverage:
         return float("nan"), 0.0
@@ -80,13 +95,15 @@ def rows(records: Sequence[Record]) -> list[dict[str, object]]:
         row["interval_holds"] = float(covered.mean())
         for risk in RISKS:
             found = np.array([realised(record, name, risk, delta) for record in own])
+            known = found[np.isfinite(found[:, 0]), 0]
             kept = np.nan_to_num(found[:, 0], nan=0.0) <= risk + 0.01
             row[f"{risk:g}"] = {
-                "realised": float(np.nanmean(found[:, 0])) if np.isfinite(found[:, 0]).any() else None,
-                "worst_in_ten": float(np.nanquantile(found[:, 0], 0.9)),
+                "realised": float(known.mean()) if len(known) else None,
+                "worst_in_ten": float(np.quantile(known, 0.9)) if len(known) else None,
                 "kept": float(kept.mean()),
                 "exceeded": float((np.nan_to_num(found[:, 0], nan=0.0) > risk).mean()),
                 "coverage": float(found[:, 1].mean()),
+                "accepting": len(known) / len(found),
             }
         table.append(row)
     return table
@@ -119,6 +136,8 @@ def drawing(curves: dict[str, list[list[float]]]) -> str:
     named: list[tuple[str, str, float]] = []
     for name, colour in LINES:
         known = [(risk, column) for risk, column in zip(PROMISED, curves[name]) if np.isfinite(column).any()]
+        if not known:
+            continue
         ends = [np.nanquantile(column, (0.1, 0.5, 0.9)).clip(0, 0.5) for _, column in known]
         place = [frame.x(float(risk)) for risk, _ in known]
         low, middle, high = (
@@ -141,10 +160,10 @@ def _percent(value: float) -> str:
 def show(table: Sequence[dict[str, object]]) -> str:
     """Return the rows as Markdown."""
     heads = ["confidence from", "streams", "estimate off by", "within 5 points", "interval holds"]
-    heads += [f"at {risk:.0%}: realised (9 of 10), kept, accepted" for risk in RISKS]
+    heads += [f"at {risk:.0%}: realised (9 of 10), kept, accepted (in streams)" for risk in RISKS]
     lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     for row in table:
-        careful = "" if row["delta"] is None else f", `delta={row['delta']:g}`"
+        careful = ", `delta=None`" if row["delta"] is None else ""
         cells = [calibrator_name(str(row["calibrator"])) + careful, str(row["streams"])]
         cells += [
             f"{100 * float(str(row['estimate_error'])):.1f}",
@@ -159,7 +178,8 @@ def show(table: Sequence[dict[str, object]]) -> str:
                 if at["realised"] is None
                 else f"{100 * at['realised']:.1f} ({100 * at['worst_in_ten']:.1f})"
             )
-            cells.append(f"{told}, {100 * at['kept']:.0f} %, {100 * at['coverage']:.0f} %")
+            taken = f"{100 * at['coverage']:.0f} % (in {100 * at['accepting']:.0f} %)"
+            cells.append(f"{told}, {100 * at['kept']:.0f} %, {taken}")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

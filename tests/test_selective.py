@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -24,8 +26,36 @@ def prediction(confidence: list[float], alarm: str = "") -> Prediction:
 def test_accept_by_risk_takes_as_many_as_the_mean_error_allows() -> None:
     """0.99 and 0.95 err at 3 % in the mean; with 0.90 it would be 5.3 %."""
     out = prediction([0.90, 0.99, 0.50, 0.95])
-    assert out.accept(risk=0.05).tolist() == [False, True, False, True]
-    assert out.accept(risk=0.054).tolist() == [True, True, False, True]
+    assert out.accept(risk=0.05, delta=None).tolist() == [False, True, False, True]
+    assert out.accept(risk=0.054, delta=None).tolist() == [True, True, False, True]
+
+
+def test_a_risk_is_judged_by_the_recent_stream_if_there_is_one() -> None:
+    """A single picture is accepted among many like it, and refused alone or among worse ones."""
+    alone = prediction([0.98])
+    assert not alone.accept(risk=0.05).any()
+    among = [replace(alone, recent=torch.tensor([*[other] * 200, 0.98])) for other in (0.99, 0.8)]
+    assert [out.accept(risk=0.05).tolist() for out in among] == [[True], [False]]
+    # A mixed stream's threshold is its own, not the batch's.
+    assert replace(prediction([0.9, 0.5]), recent=torch.tensor([0.9, 0.5, *[1.0] * 99])).accept(
+        risk=0.1
+    ).tolist() == [True, True]
+
+
+def test_by_default_one_stream_in_ten_may_err_more_often() -> None:
+    """`accept(risk=...)` is `delta=0.1`; labels need a `delta`, too."""
+    out = prediction([1 - i / 8000 for i in range(1000)])
+    assert torch.equal(out.accept(risk=0.05), out.accept(risk=0.05, delta=0.1))
+    assert 0 < int(out.accept(risk=0.05).sum()) < int(out.accept(risk=0.05, delta=None).sum())
+    with pytest.raises(OptionError, match="`delta` must be a number"):
+        out.accept(risk=0.05, delta=None, labelled=(torch.ones(3), torch.ones(3).bool()))
+
+
+def test_the_recent_stream_is_no_part_of_what_a_prediction_says() -> None:
+    """It is neither printed nor compared, and it travels with a pickled prediction."""
+    out = replace(prediction([0.9]), recent=torch.ones(3))
+    assert "recent" not in repr(out)
+    assert torch.equal(pickle.loads(pickle.dumps(out)).recent, torch.ones(3))
 
 
 def test_confidences_of_a_stream_are_worth_a_limited_number_of_labels() -> None:
@@ -38,10 +68,10 @@ def test_confidences_of_a_stream_are_worth_a_limited_number_of_labels() -> None:
 def test_a_stream_whose_confidence_may_be_off_accepts_less() -> None:
     """With `delta` a doubt near the risk is not enough, unless the calibration is trusted to the letter."""
     out = prediction([0.96] * 10_000)
-    assert out.accept(risk=0.05).all()
-    assert out.accept(risk=0.05, delta=0.1, miscalibration=0.0).all()
-    assert not out.accept(risk=0.05, delta=0.1).any()
-    assert prediction([0.98] * 10_000).accept(risk=0.05, delta=0.1).all()
+    assert out.accept(risk=0.05, delta=None).all()
+    assert out.accept(risk=0.05, miscalibration=0.0).all()
+    assert not out.accept(risk=0.05).any()
+    assert prediction([0.98] * 10_000).accept(risk=0.05).all()
     with pytest.raises(OptionError, match="`miscalibration`"):
         out.accept(risk=0.05, delta=0.1, miscalibration=0.6)
 
@@ -63,12 +93,12 @@ def test_the_bound_without_labels_holds_on_streams_that_are_off_together() -> No
 def test_equal_confidences_are_accepted_or_refused_together() -> None:
     """A tie that does not fit as a whole is left out as a whole."""
     out = prediction([0.99, 0.9, 0.9])
-    assert out.accept(risk=0.06).tolist() == [True, False, False]
+    assert out.accept(risk=0.06, delta=None).tolist() == [True, False, False]
 
 
 def test_accept_by_risk_may_accept_nothing() -> None:
     """Where even the surest sample is too unsure, nobody is accepted."""
-    assert not prediction([0.7, 0.6]).accept(risk=0.05).any()
+    assert not prediction([0.7, 0.6]).accept(risk=0.05, delta=None).any()
 
 
 def test_a_threshold_works_as_before_and_both_or_none_is_refused() -> None:

@@ -49,8 +49,19 @@ def test_the_study_of_estimates_shows_what_was_recorded(tmp_path: Path) -> None:
     assert (tmp_path / "risk.svg").read_text().startswith("<svg")
 
 
+def test_the_study_of_estimates_accepts_streams_while_they_come() -> None:
+    """A line a batch size, with what was accepted and kept at each risk."""
+    told = study(
+        "estimates.py", "live", "--methods", "source", "--severities", "3", "--n", "6", "--batches", "3"
+    )
+    row = json.loads(told)
+    assert (row["batch"], row["streams"], row["images"]) == (3, 15, 6)
+    # Six pictures promise nothing.
+    assert row["risk 0.05"] == {"realised": 0.0, "kept": 100.0, "accepted": 0.0}
+
+
 def test_the_study_of_information_ranks_answers_without_labels(tmp_path: Path) -> None:
-    """Answers that tell more classes apart tell right from wrong predictions better, on every stream."""
+    """Answers that resolve more of their variety tell right from wrong predictions better, on every stream."""
     picture = tmp_path / "information.svg"
     *rows, ranks, hardware = study("information.py", "--n", "96", "--figure", picture).splitlines()
     named = [row.split("|")[1].strip() for row in rows[2:]]

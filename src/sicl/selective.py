@@ -14,6 +14,8 @@ STARTS = (0.1, 0.3, 0.5, 0.7, 1.0)
 """Where `bounded_threshold` begins its sequences of tests, as shares of the labelled samples."""
 LEVELS = 20
 """How many thresholds are tried, at equal shares of the labelled samples."""
+DELTA = 0.1
+"""How often the accepted may err more often than promised, unless one says otherwise: in one stream of ten."""
 MISCALIBRATION = 0.035
 """A stream's accuracy lies about so far from its mean confidence: one standard deviation, at its widest. Of the size
 measured on streams of the validation corruptions (docs/selective-prediction.md)."""
@@ -47,24 +49,24 @@ def worth(n: Tensor | float, miscalibration: float) -> Tensor | float:
 
 
 def expected_threshold(
-    confidence: Tensor, risk: float, *, delta: float | None = None, miscalibration: float = MISCALIBRATION
+    confidence: Tensor, risk: float, *, delta: float | None = DELTA, miscalibration: float = MISCALIBRATION
 ) -> float:
-    """Return the lowest threshold at which the accepted are expected to err at most at `risk`, else inf.
+    """Return the lowest threshold at which the accepted err more often than at `risk` in a share `delta`, else inf.
 
     If each confidence is the chance of being right, 1 - confidence is the chance of an error, and the expected
     error rate of the accepted is its mean q over them. Equal confidences are accepted together. The accepted may err
     more often than expected: of m, more than a share `risk` > q is wrong with probability at most exp(-m KL(risk | q))
-    (Hoeffding, 1963). With `delta` that is at most `delta`, where m counts what the confidences are `worth`.
+    (Hoeffding, 1963). That is at most `delta`, where m counts what the confidences are `worth`.
 
     Args:
         confidence: N.
         risk: the error rate allowed among the accepted.
-        delta: how often these accepted may err more often than at `risk`; None: in the mean they may not.
+        delta: how often these accepted may err more often than at `risk`; None: they may, but not in the mean.
         miscalibration: see `worth`; 0 trusts the confidence to the letter.
     """
     require_miscalibration(miscalibration)
     ordered = confidence.detach().double().cpu().sort(descending=True).values
-    accepted = ordered.new_tensor(range(1, len(ordered) + 1))
+    accepted = ordered.new_ones(len(ordered)).cumsum(0)
     doubt = (1 - ordered).cumsum(0) / accepted
     fits = doubt <= risk + 1e-12
     if delta is not None:

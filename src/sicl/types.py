@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sicl.errors import InputError, OptionError, require_between
 from sicl.selective import (
+    DELTA,
     MISCALIBRATION,
     bounded_threshold,
     calibrated_probabilities,
@@ -56,6 +57,7 @@ class Prediction:
         logits: N x C, the adapter's own.
         signals: what the confidence was made from, by name, each N or a scalar.
         alarm: why the confidence must not be acted on, as a monitor says it; empty while all is well.
+        recent: the last confidences of the stream, this batch's among them; None if the batch stands by itself.
     """
 
     labels: Tensor
@@ -63,29 +65,30 @@ class Prediction:
     logits: Tensor
     signals: Mapping[str, Tensor] = field(default_factory=dict)
     alarm: str = ""
+    recent: Tensor | None = field(default=None, repr=False, compare=False)
 
     def accept(
         self,
         threshold: float | None = None,
         *,
         risk: float | None = None,
-        delta: float | None = None,
+        delta: float | None = DELTA,
         labelled: tuple[Tensor, Tensor] | None = None,
         miscalibration: float = MISCALIBRATION,
     ) -> Tensor:
         """Return a boolean mask of the samples to act on.
 
-        With `threshold`: those whose confidence reaches it. With `risk`: as many as can be accepted while their
-        expected error rate, by the calibrated confidence alone, is at most `risk`; with `delta`, while their own error
-        rate exceeds it with probability `delta` at most, by chance or because the stream is miscalibrated. With
-        `labelled` samples the bound holds with probability 1 - `delta` for samples like those, whatever the confidence
-        is worth. While a monitor is alarmed, `risk` accepts nothing and warns why.
+        With `threshold`: those whose confidence reaches it. With `risk`: those that reach the lowest threshold at
+        which the accepted of the recent stream (a batch that stands by itself: of the batch) err more often than at
+        `risk` with probability `delta` at most, by chance or because the stream is miscalibrated: by the calibrated
+        confidence alone. With `labelled` samples the bound holds with probability 1 - `delta` for samples like those,
+        whatever the confidence is worth. While a monitor is alarmed, `risk` accepts nothing and warns why.
 
         Args:
             threshold: in [0, 1].
             risk: the error rate allowed among the accepted, between 0 and 1.
-            delta: how often the accepted may err more often than at `risk`. None: without labels the risk holds in
-                the mean, with labels 0.05.
+            delta: how often the accepted may err more often than at `risk`; None: the risk holds in the mean over
+                streams, which half of them exceed.
             labelled: (confidence, correct) of samples like these.
             miscalibration: how far a stream's accuracy lies from its mean confidence, as a standard deviation (where
                 that is one half); counts with `delta` and without labels.
@@ -98,16 +101,19 @@ class Prediction:
             return self.confidence >= threshold
         if threshold is not None or risk is None:
             raise OptionError("`accept` needs either a `threshold` or a `risk`; give exactly one of them.")
-        require_share(risk=risk, delta=0.05 if delta is None else delta)
+        require_share(risk=risk, delta=DELTA if delta is None else delta)
+        if labelled is not None and delta is None:
+            raise OptionError("`delta` must be a number where `labelled` samples bound the risk, got None.")
         if self.alarm:
             warnings.warn(f"Nothing is accepted at a promised risk: {self.alarm}", AlarmWarning, stacklevel=2)
             return self.confidence > 1
-        if labelled is None:
-            # Compared as it was sorted: a float32 threshold must find its own sample again.
-            lowest = expected_threshold(self.confidence, risk, delta=delta, miscalibration=miscalibration)
-            return self.confidence.double() >= lowest
-        delta = 0.05 if delta is None else delta
-        return self.confidence.double() >= bounded_threshold(*labelled, risk=risk, delta=delta)
+        if labelled is not None and delta is not None:
+            lowest = bounded_threshold(*labelled, risk=risk, delta=delta)
+        else:
+            stream = self.confidence if self.recent is None else self.recent
+            lowest = expected_threshold(stream, risk, delta=delta, miscalibration=miscalibration)
+        # Compared as it was sorted: a float32 threshold must find its own sample again.
+        return self.confidence.double() >= lowest
 
     @property
     def probabilities(self) -> Tensor:

@@ -161,7 +161,7 @@ def test_a_picture_of_the_models_size_is_taken_as_it_is() -> None:
 def test_an_alarm_accepts_nothing_and_is_said() -> None:
     """Pictures of an alarmed stretch are never accepted, however sure the model is."""
     rows = [Row(f"{i}.png", i % 2, "ab"[i % 2], 0.99, alarm="strange." if i > 4 else "") for i in range(10)]
-    outcome = Outcome.of(rows, 0.05)
+    outcome = Outcome.of(rows, 0.05, delta=None)
     assert [row.accepted for row in outcome.rows] == [True] * 5 + [False] * 5
     assert outcome.estimate.low == 0.0
     assert any("strange." in note for note in warnings_of(outcome))
@@ -170,11 +170,11 @@ def test_an_alarm_accepts_nothing_and_is_said() -> None:
 def test_delta_promises_the_risk_of_this_folder_and_not_of_the_mean_one() -> None:
     """Fewer are accepted, and the page says with which probability the promise holds."""
     rows = [Row(f"{i:04}.png", i % 2, "ab"[i % 2], 1 - i / 8000) for i in range(1000)]
-    mean, sure = Outcome.of(rows, 0.05), Outcome.of(rows, 0.05, delta=0.1)
+    mean, sure = Outcome.of(rows, 0.05, delta=None), Outcome.of(rows, 0.05)
     assert 0 < len(sure.accepted) < len(mean.accepted)
     assert (mean.promise, sure.promise) == ("5 % risk, in the mean", "5 % risk, with probability 90 %")
     assert "with probability 90 %" in predict_page(sure, Path(), "x")
-    assert any("sure enough" in note for note in warnings_of(Outcome.of(rows[:10], 0.05, delta=0.1)))
+    assert any("sure enough" in note for note in warnings_of(Outcome.of(rows[:10], 0.05)))
 
 
 def test_labels_of_some_pictures_bound_the_risk_of_all() -> None:
@@ -185,7 +185,7 @@ def test_labels_of_some_pictures_bound_the_risk_of_all() -> None:
     assert (
         len(bounded.accepted) == 999
     )  # all above the least labelled: every label is right, though the confidence doubts it
-    assert not Outcome.of(rows, 0.05).bounded_by_labels
+    assert not Outcome.of(rows, 0.05, delta=None).bounded_by_labels
     assert len(Outcome.of([row for row in rows if row.truth], 0.05, delta=0.1).accepted) < 300
 
 

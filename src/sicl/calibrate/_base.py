@@ -8,16 +8,19 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from sicl.adapt import Adapter, Moment, Source
+from sicl.calibrate._memory import Confidences
 from sicl.errors import InputError, OptionError, SiclError, UnsupportedModelError, reason, shown
 from sicl.spec import Spec
 from sicl.states import require_state
 from sicl.types import Prediction, SourceData
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +95,10 @@ class Calibration(ABC):
         require_state(state, {}, whose=_name(self))
 
 
+Part = Adapter | Calibration | Confidences
+"""What a live classifier is made of: each has a state of its own."""
+
+
 def _name(calibration: Calibration) -> str:
     return type(getattr(calibration, "spec", calibration)).__name__
 
@@ -134,14 +141,14 @@ def _put_back(calibration: Calibration, state: dict[str, Any]) -> None:
         del calibration.__dict__["_loading"]
 
 
-def _load_together(state: Any, parts: Mapping[str, Adapter | Calibration], whose: str) -> None:
+def _load_together(state: Any, parts: Mapping[str, Part], whose: str) -> None:
     """Load each part's state, or none: what was loaded before a part that fails goes back."""
     if not isinstance(state, dict) or state.keys() != parts.keys():
         found = ", ".join(map(shown, state)) if isinstance(state, dict) else shown(state)
         raise InputError(
             f"`state` must have {', '.join(parts)}, as `state_dict` of {whose} gives; got {found}."
         )
-    before: list[tuple[Adapter | Calibration, dict[str, Any]]] = []
+    before: list[tuple[Part, dict[str, Any]]] = []
     try:
         for name, part in parts.items():
             before.append((part, copy.deepcopy(part.state_dict())))
@@ -178,19 +185,22 @@ class Calibrated(_Live):
     Args:
         adapter: predicts and adapts.
         calibration: says how far each prediction can be trusted.
+
+    `stream` remembers the recent confidences, by which `out.accept(risk=...)` finds its threshold.
     """
 
     def __init__(self, adapter: Adapter, calibration: Calibration) -> None:
         super().__init__()
         self.adapter = adapter
         self.calibration = calibration
+        self.stream = Confidences()
 
     def __call__(self, images: Tensor) -> Prediction:
         """Adapt, predict and calibrate one batch."""
         seen: list[Prediction] = []
         with self._lock:
             self.adapter.step(images, lambda moment: seen.append(self.calibration.predict(moment)))
-        return seen[0]
+            return self.stream.joined(seen[0])
 
     def warm_up(self, shape: Sequence[int]) -> None:
         """Do now, on random images, what the first batches of a shape (N x C x H x W) would wait for.
@@ -209,21 +219,25 @@ class Calibrated(_Live):
         return "\n".join([f"{method} predicts, {calibrator} calibrates", *explain_engine(self.calibration)])
 
     def reset(self) -> None:
-        """Return both the adapter and the calibration to their start."""
+        """Return adapter, calibration and stream to their start."""
         with self._lock:
             self.adapter.reset()
             self.calibration.reset()
+            self.stream.reset()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of both."""
+        """Return the state of adapter, calibration and stream."""
         with self._lock:
-            return {"adapter": self.adapter.state_dict(), "calibration": self.calibration.state_dict()}
+            return {name: part.state_dict() for name, part in self._parts.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a copy of a state that `state_dict` gave: of both, or of none."""
-        parts: dict[str, Adapter | Calibration] = {"calibration": self.calibration, "adapter": self.adapter}
+        """Take over a copy of a state that `state_dict` gave: of all parts, or of none."""
         with self._lock:
-            _load_together(state, parts, "a calibrated model")
+            _load_together(state, self._parts, "a calibrated model")
+
+    @property
+    def _parts(self) -> dict[str, Part]:
+        return {"calibration": self.calibration, "adapter": self.adapter, "stream": self.stream}
 
 
 def explain_engine(calibration: Calibration) -> list[str]:
@@ -263,6 +277,7 @@ class Panel(_Live):
             self.calibrations = {
                 n: c.calibration(self.adapter, source=source) for n, c in calibrators.items()
             }
+        self.streams = {name: Confidences() for name in calibrators}
 
     def __call__(self, images: Tensor) -> dict[str, Prediction]:
         """Adapt and predict once, calibrate with each."""
@@ -273,7 +288,7 @@ class Panel(_Live):
 
         with self._lock:
             self.adapter.step(images, observe)
-        return out
+            return {name: self.streams[name].joined(prediction) for name, prediction in out.items()}
 
     def calibrate(self, name: str, moment: Moment) -> Prediction:
         """Return what one calibrator makes of the state that predicts: the hook of those who look on."""
@@ -285,34 +300,47 @@ class Panel(_Live):
             _warm_up(self.adapter, self.calibrations.values(), shape)
 
     def reset(self) -> None:
-        """Return the adapter and every calibration to their start."""
+        """Return the adapter, every calibration and its stream to their start."""
         with self._lock:
-            self.adapter.reset()
-            for calibration in self.calibrations.values():
-                calibration.reset()
+            parts: list[Part] = [self.adapter, *self.calibrations.values(), *self.streams.values()]
+            for part in parts:
+                part.reset()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the adapter and of every calibration."""
+        """Return the state of the adapter, of every calibration and of its stream."""
         with self._lock:
             states = {name: calibration.state_dict() for name, calibration in self.calibrations.items()}
-            return {"adapter": self.adapter.state_dict(), "calibrations": states}
+            streams = {name: stream.state_dict() for name, stream in self.streams.items()}
+            return {"adapter": self.adapter.state_dict(), "calibrations": states, "streams": streams}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a copy of a state that `state_dict` gave, whole or not at all; the names must be the same."""
-        states = state.get("calibrations") if isinstance(state, dict) else None
-        if not isinstance(states, dict) or "adapter" not in state:
-            raise InputError(f"`state` must be what `state_dict` of a panel gave, got {shown(state)}.")
+        states, streams = (
+            state.get(name) if isinstance(state, dict) else None for name in ("calibrations", "streams")
+        )
+        if not isinstance(states, dict) or not isinstance(streams, dict) or "adapter" not in state:
+            raise InputError(
+                "`state` must have adapter, calibrations and streams, as `state_dict` of a panel gives; got "
+                f"{shown(state)}."
+            )
         if states.keys() != self.calibrations.keys():
             raise OptionError(
                 f"The state has calibrators {', '.join(map(str, states))}, this panel has "
                 f"{', '.join(self.calibrations)}; make the panel with the same names."
             )
-        parts = {f"the calibration {name!r}": part for name, part in self.calibrations.items()}
-        given = {f"the calibration {name!r}": part for name, part in states.items()}
+        own: list[Mapping[str, Part]] = [self.calibrations, self.streams]
         with self._lock:
             _load_together(
-                {**given, "adapter": state["adapter"]}, {**parts, "adapter": self.adapter}, "a panel"
+                {**_named(states, streams), "adapter": state["adapter"]},
+                {**_named(*own), "adapter": self.adapter},
+                "a panel",
             )
+
+
+def _named(calibrations: Mapping[str, T], streams: Mapping[str, T]) -> dict[str, T]:
+    """Return the parts of a panel, or their states, each by a name for messages."""
+    named = {f"the calibration {name!r}": part for name, part in calibrations.items()}
+    return named | {f"the stream of {name!r}": part for name, part in streams.items()}
 
 
 def _warm_up(adapter: Adapter, calibrations: Iterable[Calibration], shape: Sequence[int]) -> None:

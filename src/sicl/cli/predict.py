@@ -17,7 +17,7 @@ HELP = {
     "method": "The adaptation method: source (none), tent, eata, sar, rotta, sotta, ...",
     "calibrator": "Where the confidence comes from: sicl, pseudocal, softmax, ...",
     "risk": "The error rate allowed among the accepted pictures.",
-    "delta": "How often the accepted may err more often than at --risk, say 0.1; without it, in the mean they do not.",
+    "delta": "How often the accepted may err more often than at --risk; 1: often, but not in the mean over folders.",
     "labels": "A CSV file with the columns file and label; class folders are recognised without one.",
     "classes": "A text file with a class name a line, where the model does not know its own.",
     "source": "A folder of pictures of the kind the model knows (not trained on): tells a strange domain.",
@@ -38,7 +38,7 @@ def predict(
     method: Annotated[str, typer.Option(help=HELP["method"])] = "source",
     calibrator: Annotated[str, typer.Option(help=HELP["calibrator"])] = "sicl",
     risk: Annotated[float, typer.Option(help=HELP["risk"])] = 0.05,
-    delta: Annotated[Optional[float], typer.Option(help=HELP["delta"])] = None,  # noqa: UP045
+    delta: Annotated[float, typer.Option(help=HELP["delta"])] = 0.1,
     labels: Annotated[OptionalPath, typer.Option(help=HELP["labels"])] = None,
     classes: Annotated[OptionalPath, typer.Option(help=HELP["classes"])] = None,
     source: Annotated[OptionalPath, typer.Option(help=HELP["source"])] = None,
@@ -57,7 +57,8 @@ def predict(
     from sicl.bench.run.machine import choose_device
     from sicl.predict import FolderJob
 
-    _run(FolderJob(**{**options, "device": choose_device(device)}))
+    chosen = {"device": choose_device(device), "delta": None if delta == 1 else delta}
+    _run(FolderJob(**{**options, **chosen}))
 
 
 def _run(job: FolderJob) -> None:

@@ -309,8 +309,9 @@ class Monitored:
         adapting = learn and not (self.alarmed and self.spec.policy == "freeze")
         with self._tap.open():
             self.trusted.adapter.step(images, observe, update=adapting)
-        self._classes = seen[0][1].logits.shape[1]
-        return seen[0]
+        features, out = seen[0]
+        self._classes = out.logits.shape[1]
+        return features, self.trusted.stream.joined(out)
 
     def _learn(self, source: SourceData) -> Reference:
         """Return the reference from source data; the classifier is left as it was found."""
@@ -485,9 +486,9 @@ def _spread(out: Prediction, good: Tensor) -> Prediction:
         for name, value in out.signals.items()
     }
     labels, confidence = filled(out.labels, UNREAD_LABEL), filled(out.confidence, 0)
-    return Prediction(labels, confidence, filled(out.logits, 0), signals)
+    return replace(out, labels=labels, confidence=confidence, logits=filled(out.logits, 0), signals=signals)
 
 
 def _only(out: Prediction, good: Tensor) -> Prediction:
     keep = good.to(out.labels.device)
-    return Prediction(out.labels[keep], out.confidence[keep], out.logits[keep], out.signals)
+    return replace(out, labels=out.labels[keep], confidence=out.confidence[keep], logits=out.logits[keep])

@@ -25,7 +25,7 @@ from sicl.models.zoo import count_classes, load_model
 from sicl.monitor import Monitor, Monitored
 from sicl.predict.outcome import Outcome, Row, read_rows
 from sicl.predict.pictures import class_names, find_pictures, preprocess_of, read_batch, true_classes
-from sicl.selective import require_share
+from sicl.selective import DELTA, require_share
 from sicl.types import SourceData
 
 SAVE_EVERY = 20.0
@@ -44,7 +44,7 @@ class FolderJob:
         method: the adaptation method, "source" for none.
         calibrator: where the confidence comes from.
         risk: the error rate allowed among the accepted.
-        delta: how often the accepted may err more often than at `risk`; None: in the mean they may not.
+        delta: how often the accepted may err more often than at `risk`; None: they may, but not in the mean.
         labels: a CSV file with columns file and label.
         classes: a text file with a class name a line.
         source: a folder of pictures of the kind the network knows, held out from its training.
@@ -61,7 +61,7 @@ class FolderJob:
     method: str = "source"
     calibrator: str = "sicl"
     risk: float = 0.05
-    delta: float | None = None
+    delta: float | None = DELTA
     labels: Path | None = None
     classes: Path | None = None
     source: Path | None = None
@@ -76,7 +76,7 @@ class FolderJob:
         require_choice(CALIBRATORS, calibrator=self.calibrator)
         require_choice(("shuffled", "name"), order=self.order)
         require_positive(batch=self.batch, size=1 if self.size is None else self.size)
-        require_share(risk=self.risk, delta=0.05 if self.delta is None else self.delta)
+        require_share(risk=self.risk, delta=DELTA if self.delta is None else self.delta)
 
     @property
     def called(self) -> str:

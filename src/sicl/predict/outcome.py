@@ -19,7 +19,7 @@ from sicl.errors import DataError
 from sicl.metrics import ReliabilityBins, reliability_bins
 from sicl.monitor import Estimate
 from sicl.monitor.window import estimate_accuracy
-from sicl.selective import bounded_threshold, expected_threshold
+from sicl.selective import DELTA, bounded_threshold, expected_threshold
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,17 @@ class Outcome:
     Args:
         rows: one a picture.
         risk: the error rate allowed among the accepted.
-        delta: how often the accepted may err more often than that; None: in the mean they may not.
+        delta: how often the accepted may err more often than that; None: they may, but not in the mean.
         facts: of the run: model, method, calibrator, version, ...
     """
 
     rows: tuple[Row, ...]
     risk: float
-    delta: float | None = None
+    delta: float | None = DELTA
     facts: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rows: Sequence[Row], risk: float, *, delta: float | None = None, **options: Any) -> Outcome:
+    def of(cls, rows: Sequence[Row], risk: float, *, delta: float | None = DELTA, **options: Any) -> Outcome:
         """Return the outcome, with the pictures accepted that the risk allows; none of an alarmed stretch.
 
         With `delta`, and where the truth is known for some pictures, these bound the risk of the others.
