@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import math
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from scipy.stats import spearmanr
 import sicl
 from sicl.bench.tables.svg import Frame, Scale, tag, text
 from sicl.calibrate.sicl.calibration import SiclCalibration
-from sicl.calibrate.sicl.information import Answer, Information, Told
+from sicl.calibrate.sicl.information import Answers, Information, Told
 from sicl.corruptions import VALIDATION_CORRUPTIONS
 from sicl.data import load_dataset
 from sicl.metrics import auroc
@@ -51,9 +50,9 @@ class Recording(Information):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[Sequence[Answer]] = []
+        self.seen: list[Answers] = []
 
-    def observe(self, answers: Sequence[Answer]) -> Told:
+    def observe(self, answers: Answers) -> Told:
         """Take the answers to a batch, and keep them."""
         self.seen.append(answers)
         return super().observe(answers)
@@ -68,17 +67,11 @@ def dots(name: str, n: int) -> dict[str, Dot]:
         data, name = data.subset(np.flatnonzero(data.labels < 2)), "clean"
     stream = Benign(corruption=name, severity=5, n=n).open(data)
     right = torch.cat([trusted(batch.images).labels == batch.labels for batch in stream])
-    answers = [list(each) for each in zip(*recording.seen)]
-    return {
-        f"{each[0].who} {each[0].name}": Dot(share(each), auroc(torch.cat([a.vote for a in each]), right))
-        for each in answers
-    }
-
-
-def share(answers: Sequence[Answer]) -> float:
-    """Return the share of its variety that one answer resolves, over all batches."""
-    means = torch.stack([answer.sums for answer in answers]).sum(dim=0) / sum(len(a.vote) for a in answers)
-    return float(Told(torch.special.entr(means[:-1]).sum(), means[-1]).share)
+    votes = torch.cat([answers.votes for answers in recording.seen], dim=1)
+    means = torch.stack([answers.sums for answers in recording.seen]).sum(dim=0) / votes.shape[1]
+    shares = Told(torch.special.entr(means[:, :-1]).sum(dim=1), means[:, -1]).share
+    names = [f"{who} {name}" for who, name in recording.seen[0].names]
+    return {name: Dot(float(share), auroc(vote, right)) for name, share, vote in zip(names, shares, votes)}
 
 
 def table(streams: dict[str, dict[str, Dot]]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from calibrate_networks import images, small_net
@@ -66,22 +68,25 @@ def test_it_agrees_with_pseudocal() -> None:
     assert float(temper.temperature.log()) == pytest.approx(float(out.signals["temperature"].log()), abs=0.05)
 
 
-def test_answers_are_taken_halfway_to_that_temperature() -> None:
-    """The softmax and the mirror alike; the softmax alone, where nothing lowers it, at all of it."""
-    network, x = small_net().eval(), images(32)
-    for members, power in ((("softmax", "mirror"), 0.5), (("softmax",), 1.0)):
-        spec = sicl.SICL(members=members, witnesses=("network",), say="equal", precision="float32")
-        trusted = spec.attach(network)
-        out, calibration = trusted(x), trusted.calibration
-        assert isinstance(calibration, SiclCalibration)
-        temperature = float(calibration.temper.temperature) ** power
-        views = [x, x.flip(-1)][: len(members)]
-        with torch.no_grad():
-            answers = [(network(view) / temperature).softmax(dim=1) for view in views]
-        votes = [answer.gather(1, out.labels[:, None])[:, 0] for answer in answers]
-        assert abs(temperature - 1) > 0.02
-        assert float(out.signals["temperature"]) == pytest.approx(temperature)
-        torch.testing.assert_close(out.confidence, torch.stack(votes).mean(dim=0), atol=1e-4, rtol=0)
+@pytest.mark.parametrize("sharper", [1.0, 20.0], ids=["below 1", "above 1"])
+@pytest.mark.parametrize("members", [("softmax", "mirror"), ("softmax",)], ids=["asked", "softmax alone"])
+def test_answers_are_taken_halfway_to_a_temperature_above_1(members: tuple[Any, ...], sharper: float) -> None:
+    """The softmax and the mirror alike; at all of one below 1, and of any where nothing lowers the softmax."""
+    network, x = Sharpened(small_net(), sharper).eval(), images(32)
+    spec = sicl.SICL(members=members, witnesses=("network",), say="equal", precision="float32")
+    trusted = spec.attach(network)
+    out, calibration = trusted(x), trusted.calibration
+    assert isinstance(calibration, SiclCalibration)
+    fits = float(calibration.temper.temperature)
+    assert (fits > 1.05) == (sharper > 1)
+    temperature = fits**0.5 if fits > 1 and len(members) > 1 else fits
+    assert abs(temperature - 1) > 0.02
+    views = [x, x.flip(-1)][: len(members)]
+    with torch.no_grad():
+        answers = [(network(view) / temperature).softmax(dim=1) for view in views]
+    votes = [answer.gather(1, out.labels[:, None])[:, 0] for answer in answers]
+    assert float(out.signals["temperature"]) == pytest.approx(temperature)
+    torch.testing.assert_close(out.confidence, torch.stack(votes).mean(dim=0), atol=1e-4, rtol=0)
 
 
 def test_a_few_mixtures_say_nothing() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sicl.adapt import Adapter, Moment
 from sicl.calibrate._base import Calibration
@@ -20,7 +20,7 @@ from sicl.calibrate.sicl.anchor import Anchor
 from sicl.calibrate.sicl.budget import ROUNDS, Latency, counts, ladder, settle
 from sicl.calibrate.sicl.company import Company
 from sicl.calibrate.sicl.fitted import Fitted, fit_on_source, log_odds
-from sicl.calibrate.sicl.information import POWER, Answer, Information, Told, collapse
+from sicl.calibrate.sicl.information import POWER, Answers, Information, Told, collapse, sums_of
 from sicl.calibrate.sicl.kept import Kept
 from sicl.calibrate.sicl.options import Name, Options, Who
 from sicl.calibrate.sicl.questions import Question
@@ -30,13 +30,31 @@ from sicl.calibrate.sicl.votes import Ask, Poll, paired, standard_error
 from sicl.calibrate.sicl.witnesses import Witness, witnesses_of
 from sicl.engine.engine import Engine
 from sicl.engine.graphs import Graphs
-from sicl.engine.variants import Votes, count, predicted_probability
+from sicl.engine.variants import Votes, count, joined, predicted_probability
 from sicl.errors import InputError, UnsupportedModelError
 from sicl.types import SourceData
 
 Signals = dict[str, Tensor]
 Asked = dict[Who, dict[Name, Question]]
 """Whom to ask what."""
+Layout = tuple[tuple[Who, Name, int, bool], ...]
+"""Whose variants of what question stand where, how many, and whether they are drawn."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """What is read from the votes on a batch.
+
+    Args:
+        answers: of the witnesses.
+        means: Q x N, the mean vote on each question, member or not.
+        softmax: N, the network's own probability of what it predicts.
+    """
+
+    answers: Answers
+    means: Tensor
+    softmax: Tensor
+
 
 LEVEL = 512
 """How many recent samples say how hard the stream is, to the map fitted on source data."""
@@ -72,6 +90,7 @@ class SiclCalibration(Calibration):
             self.rehearsals = 12  # what a budget buys must be found as well
         self.fitted: Fitted | None = None
         self._possible: dict[torch.Size, set[Name]] = {}
+        self._layouts: dict[Layout, tuple[tuple[tuple[Who, str], ...], Tensor]] = {}
         self.reset()
         if source is not None:
             # Graphs cost more to capture than eighteen batches give back.
@@ -99,26 +118,26 @@ class SiclCalibration(Calibration):
                 confidence = self.fitted(self._features(confidence, answers))
             return confidence, signals
 
-    def _all_answer(self, answers: list[Answer]) -> bool:
+    def _all_answer(self, answers: Answers) -> bool:
         """Whether all witnesses answered all questions: what the map was fitted on."""
         asked = self.latency is None or self.latency.rung.names == self.latency.rungs[-1].names
-        return asked and len({answer.who for answer in answers}) == len(self.witnesses)
+        return asked and len(answers.whose) == len(self.witnesses)
 
     def features(self, moment: Moment) -> Tensor:
         """Return what the map to correctness is fitted on (N x D)."""
         confidence, answers, _ = self._ask(moment)
         return self._features(confidence, answers)
 
-    def _ask(self, moment: Moment) -> tuple[Tensor, list[Answer], Signals]:
+    def _ask(self, moment: Moment) -> tuple[Tensor, Answers, Signals]:
         """Poll the witnesses and weigh their answers."""
         labels = moment.logits.argmax(dim=1)
         self.anchor.follow()
         asked = self._whom(moment.images)
         if self.spec.temper:
-            self.temper.observe(moment.images, labels, partial(predicted_logits, moment.network))
+            self.temper.observe(moment.images, labels, partial(self._predicted, asked, moment.network))
         temperature = self._temperature(asked)
-        votes = self._poll(asked, moment.images, labels, temperature)
-        answers, signals = self._answers(asked, votes, moment.logits, labels, temperature)
+        votes, read = self._poll(asked, moment, labels, temperature)
+        answers, signals = read.answers, self._signals(asked, read, temperature)
         confidence, error, weighed = self._weigh(answers, moment)
         signals |= weighed
         if self.spec.relaxation == "printed":
@@ -131,11 +150,13 @@ class SiclCalibration(Calibration):
         return confidence, answers, {**signals, "error": error}
 
     def _temperature(self, asked: Asked) -> Tensor:
-        """At what temperature answers are taken: halfway, in logarithms, to the one that fits mixed images.
+        """At what temperature answers are taken: above 1 halfway, in logarithms, to the one that fits mixed images.
 
-        Those are harder than the stream's. A softmax alone, which no other answer lowers, is taken at all of it.
+        Those are harder than the stream's, so it errs upward only: one below 1 is taken as it is. So is that of a
+        softmax alone, which no other answer lowers.
         """
-        return self.temper.temperature.sqrt() if asked["network"] else self.temper.temperature
+        fits = self.temper.temperature
+        return torch.minimum(fits, fits.sqrt()) if asked["network"] else fits
 
     def _counts_itself(self, asked: Asked) -> bool:
         """Whether the softmax is an answer: if it shall be and is the network's own, or if there is no other.
@@ -144,9 +165,9 @@ class SiclCalibration(Calibration):
         """
         return ("softmax" in self.spec.members and not self._adjusted) or not asked["network"]
 
-    def _features(self, confidence: Tensor, answers: list[Answer]) -> Tensor:
+    def _features(self, confidence: Tensor, answers: Answers) -> Tensor:
         """Log-odds of the confidence and of every answer, and the mean of the first over the recent stream."""
-        rows = log_odds(torch.stack([confidence, *(answer.vote for answer in answers)], dim=1))
+        rows = log_odds(torch.cat([confidence.unsqueeze(0), answers.votes]).T)
         self.level.add(rows[:, :1])
         level = self.level.values().mean(dim=0)
         return torch.cat([rows, level.expand(len(rows), 1)], dim=1)
@@ -201,23 +222,33 @@ class SiclCalibration(Calibration):
         self._possible[shape] = found
         return found
 
+    def _predicted(self, asked: Asked, network: nn.Module, images: Tensor) -> Tensor:
+        """Return the network's logits of other images than the batch's, as fast as its variants are computed."""
+        engines = [question.engine for question in asked["network"].values() if question.kept is None]
+        if not engines or engines[0].split.network is not network:
+            return predicted_logits(network, images)
+        return engines[0].logits(engines[0].begin(images))
+
     def _poll(
-        self, asked: Asked, images: Tensor, labels: Tensor, temperature: Tensor
-    ) -> dict[Question, Votes]:
-        """Put all questions to all witnesses; as often as the batch needs, if that is asked."""
+        self, asked: Asked, moment: Moment, labels: Tensor, temperature: Tensor
+    ) -> tuple[dict[Question, Votes], Read]:
+        """Put all questions to all witnesses, as often as the batch needs if that is asked; read what they answer."""
         n = self._counts(len(asked))
         asks = [Ask(q, n[name]) for questions in asked.values() for name, q in questions.items()]
+        read = partial(self._read, asked)
         if not asks:
-            return {}
+            return {}, read({}, labels, temperature, moment.logits)
         adaptive = self.spec.variants == "adaptive"
         polled = self.poll(
             asks,
-            images,
+            moment.images,
             labels,
             temperature,
             keep=tuple(dict.fromkeys(ask.question.engine for ask in asks)) if adaptive else (),
             # What depends on values, or on batches before, cannot be replayed.
             steady=self.spec.style != "mixstyle" and len(labels) >= SMALL_BATCH,
+            read=None if adaptive else read,
+            beside=(moment.logits,),
         )
         votes = polled.by_question()
         if adaptive:
@@ -231,7 +262,7 @@ class SiclCalibration(Calibration):
         style = next((seen for q, seen in polled.known.items() if q.name == "style"), None)
         if style is not None:
             self.draws.styles.add(style)
-        return votes
+        return votes, read(votes, labels, temperature, moment.logits) if adaptive else polled.read
 
     def _counts(self, witnesses: int) -> dict[Name, int]:
         """How many variants each question begins with, for each witness."""
@@ -245,73 +276,82 @@ class SiclCalibration(Calibration):
             style = max(1, style // witnesses) if self.spec.say == "learnt" else style
         return counts(style, content)
 
-    def _answers(
-        self,
-        asked: Asked,
-        votes: dict[Question, Votes],
-        logits: Tensor,
-        labels: Tensor,
-        temperature: Tensor,
-    ) -> tuple[list[Answer], Signals]:
-        """All answers, witness by witness; the mean of each question's is a signal."""
-        signals = {"softmax": predicted_probability(logits, labels)}
-        if self.spec.temper:
-            signals["temperature"] = temperature
-        answers = []
+    def _read(
+        self, asked: Asked, votes: dict[Question, Votes], labels: Tensor, temperature: Tensor, logits: Tensor
+    ) -> Read:
+        """One answer for each view of the images, and one for all variants that are drawn, which differ by chance."""
+        parts: list[tuple[Who, Name, Votes, bool]] = []
         if self._counts_itself(asked):
             own = count(logits.float().unsqueeze(0), labels, temperature)
-            answers.append(Answer.of("network", "softmax", own, own.mean("soft")))
+            # The class it predicts it would vote for with certainty.
+            parts.append(("network", "softmax", replace(own, hard=own.soft), True))
         for who, questions in asked.items():
-            for name, question in questions.items():
-                mean = votes[question].mean(self.spec.votes)
-                signals[f"{name}_invariance" if who == "network" else f"{who}_{name}"] = mean
-                if name in self.spec.members:
-                    answers += self._answers_to(question, who, votes[question])
-        return answers, signals
+            parts += [(who, name, votes[question], question.drawn) for name, question in questions.items()]
+        seen = joined([part for *_, part, _ in parts])
+        layout = tuple((who, name, len(part), drawn) for who, name, part, drawn in parts)
+        if layout not in self._layouts:
+            names, rows = _layout_of(layout, {*self.spec.members, "softmax"})
+            self._layouts[layout] = names, rows.to(seen.soft)
+        names, rows = self._layouts[layout]
+        # In one product each: a GPU takes longer to be told of a small sum than to make it.
+        means = rows @ seen.of(self.spec.votes)
+        errors = torch.zeros_like(means[: len(names)])
+        for who, name, part, drawn in parts:
+            if drawn and (who, name) in names:
+                errors[names.index((who, name))] = self._error(part)
+        answers = Answers(names, means[: len(names)], errors, rows[: len(names)] @ sums_of(seen))
+        return Read(answers, means[len(names) :], predicted_probability(logits, labels))
 
-    def _answers_to(self, question: Question, who: Who, votes: Votes) -> list[Answer]:
-        """One answer for each view of the images; one for all variants that are drawn, which differ by chance."""
-        name, kind = question.name, self.spec.votes
-        if question.drawn:
-            return [Answer.of(who, name, votes, votes.mean(kind), self._error(votes))]
-        views = enumerate(votes.split([1] * len(votes)))
-        return [Answer.of(who, f"{name}{i}", view, view.mean(kind)) for i, view in views]
+    def _signals(self, asked: Asked, read: Read, temperature: Tensor) -> Signals:
+        """The softmax, the temperature, and the mean vote on each question."""
+        signals = {"softmax": read.softmax}
+        if self.spec.temper:
+            signals["temperature"] = temperature
+        names = [
+            f"{name}_invariance" if who == "network" else f"{who}_{name}"
+            for who, questions in asked.items()
+            for name in questions
+        ]
+        # The last ones: before them may stand the softmax.
+        return signals | dict(zip(names, read.means[len(read.means) - len(names) :]))
 
-    def _weigh(self, answers: list[Answer], moment: Moment) -> tuple[Tensor, Tensor, Signals]:
+    def _weigh(self, answers: Answers, moment: Moment) -> tuple[Tensor, Tensor, Signals]:
         """Return the mean of all answers, by how much say each has, its standard error, and whose say it is."""
-        votes, errors = (torch.stack(kind) for kind in zip(*((a.vote, a.error) for a in answers)))
-        weights = votes.new_full((len(answers),), 1 / len(answers))
+        weights = answers.votes.new_full((len(answers),), 1 / len(answers))
         signals = {"collapse": weights.new_zeros(())}
         if self.spec.say == "learnt" or self.spec.relaxation == "guard":
             told = self.information.observe(answers)
             signals["collapse"] = self._collapse(answers, told, moment)
             if self.spec.say == "learnt":
-                shares = self._compared(answers, told.share, 1 - signals["collapse"])
-                weights = (POWER * shares).softmax(dim=0)
-                whose = dict.fromkeys(answer.who for answer in answers)
-                signals |= {f"say_{who}": weights[_of(who, answers)].sum() for who in whose}
-        return weights @ votes, (weights.square() @ errors.square()).sqrt(), signals
+                weights = self._say(answers, told.share, 1 - signals["collapse"])
+                signals |= {f"say_{who}": weights[place].sum() for who, place in answers.whose.items()}
+        error = (weights.square() @ answers.errors.square()).sqrt()
+        return weights @ answers.votes, error, signals
 
-    def _compared(self, answers: list[Answer], shares: Tensor, left: Tensor) -> Tensor:
-        """What each answer resolves beside the others, the network's by what collapse has left of it.
+    def _say(self, answers: Answers, shares: Tensor, left: Tensor) -> Tensor:
+        """Return how much each answer counts, by the share it resolves; the network's by what collapse has left of it.
 
-        Without a guard each is compared with those of its own witness alone.
+        A network that adapts learns to be sure, right or wrong, so its shares say nothing beside the anchor's: each
+        has half of the say. Without a guard no witness is compared with another.
         """
+        scores = POWER * shares
+        whose = answers.whose
+        if "anchor" in whose or self.spec.relaxation != "guard":
+            scores = torch.cat([scores[place].log_softmax(dim=0) for place in whose.values()])
         if self.spec.relaxation == "guard":
-            own = len(_of("network", answers))
-            return torch.cat([left * shares[:own], shares[own:]])
-        return torch.stack([own - shares[_of(a.who, answers)].mean() for a, own in zip(answers, shares)])
+            own = whose["network"].stop
+            scores = torch.cat([scores[:own] + POWER * left.clamp_min(1e-6).log(), scores[own:]])
+        return scores.softmax(dim=0)
 
-    def _collapse(self, answers: list[Answer], told: Told, moment: Moment) -> Tensor:
+    def _collapse(self, answers: Answers, told: Told, moment: Moment) -> Tensor:
         """How far the network has collapsed beside the anchor, also where that is no witness."""
-        if not self.anchor.adapts or any(answer.who == "anchor" for answer in answers):
+        if not self.anchor.adapts or "anchor" in answers.whose:
             return collapse(answers, told)
         self._batches += 1
         if is_due(self._batches - 1, EVERY):
-            said: dict[Who, Tensor] = {"network": moment.logits, "anchor": self.anchor.logits(moment.images)}
-            labels = moment.logits.argmax(dim=1)
-            seen = {who: count(logits.unsqueeze(0), labels) for who, logits in said.items()}
-            both = [Answer.of(who, "softmax", votes, votes.mean("soft")) for who, votes in seen.items()]
+            said = torch.stack([moment.logits, self.anchor.logits(moment.images)])
+            votes = count(said, moment.logits.argmax(dim=1))
+            both = Answers.of([("network", "softmax"), ("anchor", "softmax")], votes)
             self._collapsed = collapse(both, self.anchored.observe(both))
         return self._collapsed
 
@@ -364,5 +404,17 @@ class SiclCalibration(Calibration):
         self.fitted = None if state["fitted"] is None else Fitted(**state["fitted"])
 
 
-def _of(who: Who, answers: list[Answer]) -> list[int]:
-    return [number for number, answer in enumerate(answers) if answer.who == who]
+def _layout_of(layout: Layout, members: set[Name]) -> tuple[tuple[tuple[Who, str], ...], Tensor]:
+    """Return the names of the answers, and what averages votes: a row for each answer, then one for each question."""
+    starts = [sum(n for _, _, n, _ in layout[:i]) for i in range(len(layout))]
+    names: list[tuple[Who, str]] = []
+    spans: list[tuple[int, int]] = []
+    for start, (who, name, n, drawn) in zip(starts, layout):
+        if name in members:
+            names += [(who, name)] if drawn else [(who, f"{name}{i}") for i in range(n)]
+            spans += [(start, n)] if drawn else [(start + i, 1) for i in range(n)]
+    spans += [(start, n) for start, (_, _, n, _) in zip(starts, layout)]
+    rows = torch.zeros(len(spans), sum(n for _, _, n, _ in layout))
+    for row, (start, n) in zip(rows, spans):
+        row[start : start + n] = 1 / n
+    return tuple(names), rows

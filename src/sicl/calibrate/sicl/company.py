@@ -98,7 +98,8 @@ class Company:
         places = torch.randperm(SIZE, generator=self._generator)[: len(chosen)]
         if len(chosen):
             assert self._images is not None
-            chosen, places = chosen.to(images.device), places.to(images.device)
+            # A copy that blocks would wait for all that the device has still to do.
+            chosen, places = (index.to(images.device, non_blocking=True) for index in (chosen, places))
             self._images = self._images.index_copy(0, places, late[chosen])
         self._new += len(chosen)
 

@@ -9,40 +9,55 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sicl.calibrate.sicl.options import Who
+from sicl.calibrate.sicl.options import WITNESSES, Who
 from sicl.engine.variants import Votes
 from sicl.errors import InputError, shown
 
 MEMORY = 1 - 1 / 256
 """What a sample counts when one more has come: some 256 are remembered, in batches of any size."""
-POWER = 32
-"""An answer that resolves a hundredth more of its variety has exp(0.32) = 1.4 times the say."""
+POWER = 40
+"""An answer that resolves a hundredth more of its variety has exp(0.4) = 1.5 times the say."""
+
+
+Name = tuple[Who, str]
+"""Whose answer, and to which question, with a number where a witness has several to one."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a witness says to a question about the N samples of a batch.
+class Answers:
+    """What the witnesses say about the N samples of a batch, in A answers, one witness after the other.
 
     Args:
-        who: the witness.
-        name: of the question, with a number where it has several answers.
-        vote: N, the probability of the predicted label.
-        error: N, its standard error.
-        sums: K + 1, the witness's probabilities of all classes and their entropy, summed over the samples.
+        names: A, the network's first.
+        votes: A x N, the probability of the predicted label.
+        errors: A x N, their standard errors.
+        sums: A x (K + 1), the probabilities of all classes and their entropy, summed over the samples.
     """
 
-    who: Who
-    name: str
-    vote: Tensor
-    error: Tensor
+    names: tuple[Name, ...]
+    votes: Tensor
+    errors: Tensor
     sums: Tensor
 
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def whose(self) -> dict[Who, slice]:
+        """The place of each witness's answers."""
+        witnesses = [who for who, _ in self.names]
+        starts = {who: witnesses.index(who) for who in dict.fromkeys(witnesses)}
+        return {who: slice(start, start + witnesses.count(who)) for who, start in starts.items()}
+
     @classmethod
-    def of(cls, who: Who, name: str, votes: Votes, vote: Tensor, error: Tensor | None = None) -> Answer:
-        """Return the answer that votes (one or more) give, in the mean."""
-        entropy = votes.entropy.sum(dim=1, keepdim=True)
-        sums = torch.cat([votes.classes, entropy], dim=1).mean(dim=0)
-        return cls(who, name, vote, torch.zeros_like(vote) if error is None else error, sums)
+    def of(cls, names: Sequence[Name], votes: Votes) -> Answers:
+        """Return the answers that so many variants are, each by itself."""
+        return cls(tuple(names), votes.soft, torch.zeros_like(votes.soft), sums_of(votes))
+
+
+def sums_of(votes: Votes) -> Tensor:
+    """Return the probabilities of all classes and their entropy, summed over the samples, V x (K + 1)."""
+    return torch.cat([votes.classes, votes.entropy.sum(dim=1, keepdim=True)], dim=1)
 
 
 @dataclass(frozen=True)
@@ -82,27 +97,30 @@ class Information:
 
     def reset(self) -> None:
         """Forget the recent answers."""
-        self._sums: dict[str, Tensor] = {}
+        self._names: tuple[Name, ...] = ()
+        self._sums: Tensor | None = None
         self._count = 0.0
 
-    def observe(self, answers: Sequence[Answer]) -> Told:
+    def observe(self, answers: Answers) -> Told:
         """Take the answers to a batch; return what each has told."""
-        now = {f"{answer.who} {answer.name}": answer.sums for answer in answers}
+        sums, n = answers.sums, answers.votes.shape[1]
         # Others were about other images: they cannot be compared with these.
-        if {name: sums.shape for name, sums in self._sums.items()} != {k: v.shape for k, v in now.items()}:
+        if self._sums is not None and (self._names != answers.names or self._sums.shape != sums.shape):
             self.reset()
-        n = len(answers[0].vote)
         kept = MEMORY**n
-        self._sums = {
-            name: kept * self._sums[name] + sums if self._sums else sums for name, sums in now.items()
-        }
+        self._names = answers.names
+        self._sums = sums if self._sums is None else torch.add(sums, self._sums, alpha=kept)
         self._count = kept * self._count + n
-        means = torch.stack(list(self._sums.values())) / self._count
+        means = self._sums / self._count
         return Told(torch.special.entr(means[:, :-1]).sum(dim=1), means[:, -1])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the recent answers."""
-        return {"sums": dict(self._sums), "count": self._count}
+        rows = () if self._sums is None else self._sums.unbind()
+        return {
+            "sums": {f"{who} {name}": row for (who, name), row in zip(self._names, rows)},
+            "count": self._count,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state that `state_dict` gave."""
@@ -113,16 +131,27 @@ class Information:
             raise InputError(
                 f"`sums` of the state must be a row for each answer, got {shown(state['sums'])}."
             )
-        self._sums, self._count = sums, state["count"]
+        self._names = tuple(_name(key) for key in sums)
+        self._sums, self._count = torch.stack([*sums.values()]) if sums else None, state["count"]
 
 
-def collapse(answers: Sequence[Answer], told: Told) -> Tensor:
+def _name(key: str) -> Name:
+    who, _, name = key.partition(" ")
+    for known in WITNESSES:
+        if who == known:
+            return known, name
+    raise InputError(f"`sums` of the state must name a witness of {', '.join(WITNESSES)}, got {shown(key)}.")
+
+
+def collapse(answers: Answers, told: Told) -> Tensor:
     """Return the share of the anchor's classes that the network no longer tells apart (0 to 1).
 
-    Only what both were asked is compared.
+    Only what both were asked is compared: the anchor is asked what the network was asked last.
     """
-    known = {(answer.who, answer.name): value for answer, value in zip(answers, told.information)}
-    lost = [known["anchor", name] - known["network", name] for who, name in known if who == "anchor"]
-    if not lost:
+    whose = answers.whose
+    if "anchor" not in whose:
         return told.variety.new_zeros(())
-    return 1 - (-torch.stack(lost).mean().clamp_min(0.0)).exp()
+    anchor, own = whose["anchor"], whose["network"]
+    same = slice(own.stop - (anchor.stop - anchor.start), own.stop)
+    lost = (told.information[anchor] - told.information[same]).mean()
+    return 1 - (-lost.clamp_min(0.0)).exp()

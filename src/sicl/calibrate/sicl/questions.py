@@ -170,7 +170,7 @@ def crops(images: Tensor) -> list[Tensor]:
     down, right = max(1, height // CROP), max(1, width // CROP)
     moved = F.pad(images, (right, 0, down, 0), mode="reflect")[..., :height, :width]
     centre = images[..., down:-down, right:-right]
-    larger = F.interpolate(centre, (height, width), mode="bicubic", align_corners=False)
+    larger = F.interpolate(centre, (height, width), mode="bicubic", antialias=True)
     return [moved, larger.clamp(images.amin(), images.amax())]
 
 
@@ -184,7 +184,7 @@ def repairs(images: Tensor) -> list[Tensor]:
     # Images have values from 0 to 1; those of other networks have what they have.
     low, high = images.amin().clamp_max(0.0), images.amax().clamp_min(1.0)
     half = F.interpolate(images, [(side + 1) // 2 for side in size], mode="bilinear", antialias=True)
-    coarse = F.interpolate(half, size, mode="bicubic", align_corners=False)
+    coarse = F.interpolate(half, size, mode="bicubic", antialias=True)
     stretched = _stretched(images, low, high)
     sharp = 2 * stretched - _softened(stretched)
     return [_softened(images), coarse.clamp(low, high), sharp.clamp(low, high)]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -40,15 +40,24 @@ class Polled:
 
     Args:
         asks: what was asked.
-        votes: on each of the asks, in their order.
-        known: what each question saw of the clean batch.
+        together: the votes on all asks, one after the other.
+        sizes: how many there are on each.
+        known: what each question that draws its variants saw of the clean batch.
         begun: the clean batch, for the engines that may be asked again.
+        read: what the caller made of the votes.
     """
 
     asks: list[Ask]
-    votes: list[Votes]
+    together: Votes
+    sizes: list[int]
     known: dict[Question, Tensor]
     begun: dict[Engine, Begun] = field(default_factory=dict)
+    read: Any = None
+
+    @property
+    def votes(self) -> list[Votes]:
+        """The votes on each of the asks, in their order."""
+        return self.together.split(self.sizes)
 
     def by_question(self) -> dict[Question, Votes]:
         """Return the votes on each question."""
@@ -79,6 +88,8 @@ class Poll:
         *,
         keep: tuple[Engine, ...] = (),
         steady: bool = True,
+        read: Callable[..., Any] | None = None,
+        beside: tuple[Tensor, ...] = (),
     ) -> Polled:
         """Return the votes on a batch.
 
@@ -89,22 +100,28 @@ class Poll:
             temperature: of the soft votes.
             keep: the engines whose begun batch is wanted, to ask again.
             steady: whether nothing that is done depends on values or on batches before, as a graph needs it.
+            read: makes something of the votes by question, the labels, the temperature and what is `beside`, as part
+                of the graph.
+            beside: more tensors to read.
         """
         engines = dict.fromkeys(ask.question.engine for ask in asks)
         states = [engine.captured_as(images) for engine in engines]
 
         def function(tensors: list[Tensor]) -> Polled:
-            images, labels, temperature, *strengths = tensors
-            now = _with_strengths(asks, strengths)
+            images, labels, temperature, *others = tensors
+            now = _with_strengths(asks, others[len(beside) :])
             seen = _ask(now, images, labels, temperature, {}, {}, self._graphs.lanes)
             kept = {e: replace(b, features=b.base) for e, b in seen.begun.items() if e in keep}
-            return replace(seen, begun=kept)
+            made = read and read(seen.by_question(), labels, temperature, *others[: len(beside)])
+            return replace(seen, begun=kept, read=made)
 
-        inputs = [images, labels, temperature, *(a.strength for a in asks if isinstance(a.strength, Tensor))]
+        strengths = [ask.strength for ask in asks if isinstance(ask.strength, Tensor)]
+        inputs = [images, labels, temperature, *beside, *strengths]
         if not steady or None in states:
             return function(inputs)
         numbers = [(a.question, a.n, None if isinstance(a.strength, Tensor) else a.strength) for a in asks]
-        key = (tuple(images.shape), tuple(labels.shape), keep, *numbers, *states)
+        shapes = tuple(tuple(tensor.shape) for tensor in inputs)
+        key = (shapes, keep, read is None, *numbers, *states)
         return self.captures(key, function, inputs)
 
     def again(self, asks: list[Ask], before: Polled, labels: Tensor, temperature: Tensor) -> Polled:
@@ -140,7 +157,9 @@ def _ask(
             parts = _put([asks[i] for i in numbers], begun[engine], labels, temperature, known)
         votes.update(zip(numbers, parts))
     streams.join()
-    return Polled(asks, [votes[i] for i in range(len(asks))], known, begun)
+    drawn = {question: seen for question, seen in known.items() if question.drawn}
+    parts = [votes[i] for i in range(len(asks))]
+    return Polled(asks, joined(parts), [len(part) for part in parts], drawn, begun)
 
 
 def _put(
@@ -161,8 +180,8 @@ def _put(
 
 def _has_room(engines: list[Engine], asks: list[Ask], rows: int) -> bool:
     """Say whether two engines may compute at once within the memory that one may take."""
-    most = max(ask.n for ask in asks)
-    return all(engine.has_room((most + 1) * rows, share=0.5) for engine in engines)
+    sent = {engine: sum(ask.n for ask in asks if ask.question.engine is engine) for engine in engines}
+    return all(engine.has_room((n + 1) * rows, share=0.5) for engine, n in sent.items())
 
 
 def paired(votes: Votes) -> Votes:
