@@ -83,6 +83,45 @@ def test_the_overview_says_over_how_many_cells_a_mean_is() -> None:
     assert overview([failed]).count("| - |") >= 1
 
 
+def test_the_overview_says_where_a_calibrator_did_harm() -> None:
+    """By more than a point of ECE, or half a point of AUROC; an AUROC that is not there counts as neither."""
+    cells = []
+    for name, ece, auroc in (
+        ("fog", 0.009, -0.004),
+        ("snow", 0.011, 0.1),
+        ("frost", -0.2, -0.006),
+        ("contrast", 0.0, None),
+    ):
+        whole = cell(name)
+        softmax = whole.calibrators["softmax"]
+        ours = {
+            **softmax,
+            "ece": softmax["ece"] + ece,
+            "auroc": None if auroc is None else softmax["auroc"] + auroc,
+        }
+        cells.append(replace(whole, calibrators={"softmax": softmax, "sicl": ours}))
+    text = overview(cells)
+    assert (
+        "sicl beside the softmax: ECE at most 1 point higher in 3 of 4 cells, AUROC at most 0.5 lower in 2 of 3"
+        in text
+    )
+
+
+def test_severities_can_have_rows_of_their_own() -> None:
+    """Clean images have none."""
+    cells = [
+        replace(cell("fog"), severity=5),
+        replace(cell("snow"), severity=3),
+        replace(cell("frost"), severity=None),
+    ]
+    text = overview(cells, by_severity=True)
+    assert [row.split(" | ")[1] for row in text.splitlines()[2:5]] == [
+        "benign, clean",
+        "benign, severity 3",
+        "benign, severity 5",
+    ]
+
+
 def test_the_floor_is_the_error_of_perfect_confidence() -> None:
     """Half of 100 samples right at confidence 0.5: sqrt(2 p (1 - p) / (pi n)); no bins, no floor."""
     bins = {"count": [0, 100], "confidence": [0.0, 0.5]}

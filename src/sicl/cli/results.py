@@ -16,16 +16,20 @@ _WHERE = "A run's folder, or a packed file of its records (*.jsonl.xz)."
 
 @app.command()
 def show(
-    where: Annotated[list[Path], typer.Argument(metavar="DIR...", help=_WHERE)], plan: PlanName = None
+    where: Annotated[list[Path], typer.Argument(metavar="DIR...", help=_WHERE)],
+    plan: PlanName = None,
+    severities: Annotated[bool, typer.Option("--severities", help="A row for each severity.")] = False,
 ) -> None:
     """Print a Markdown table: for each data set and method the ECE and AUROC of every calibrator, in %.
 
-    A mean says over how many cells it is; what a cell does not have is in none.
+    A mean says over how many cells it is; what a cell does not have is in none. Below it stands in how many cells each
+    calibrator is no worse than the softmax.
     """
     from sicl.bench.run.results import load_results
     from sicl.bench.tables.summary import overview
 
-    typer.echo("\n\n".join(overview(load_results(path, plan).records) for path in where))
+    found = (overview(load_results(path, plan).records, by_severity=severities) for path in where)
+    typer.echo("\n\n".join(found))
 
 
 @app.command()

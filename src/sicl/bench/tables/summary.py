@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean, stdev
 from typing import Any, TypeVar
 
@@ -252,21 +252,38 @@ def _cell_order(record: Record) -> tuple[int, str, int, int]:
 MISSING = "-"
 
 
-def overview(records: Sequence[Record]) -> str:
-    """Return the table and, below it, each calibrator's mean over all cells.
+def overview(records: Sequence[Record], *, by_severity: bool = False) -> str:
+    """Return the table and, below it, each calibrator's mean over all cells and whether it did harm.
+
+    `by_severity` gives each severity a row of its own; clean images have none.
 
     ECE and AUROC are over the stream, in %. "floor" is the ECE that SICL's confidences would have on average if they
     were perfectly calibrated: with so many images in fifteen bins it is not 0. What a cell does not have is left out of
     a mean, which then says over how many cells it is.
     """
     groups = sorted(group_records(records), key=lambda g: (g.dataset, g.model, g.stream, g.method))
+    if by_severity:
+        groups = [part for group in groups for part in _severities(group)]
     names = list(dict.fromkeys(name for record in records for name in record.calibrators))
     several = len({group.model for group in groups}) > 1
     head = ["data set", *(["model"] if several else []), "stream", "method", "streams", "accuracy"]
     head += [*(f"{markdown_text(name)}: ECE (AUROC)" for name in names), "floor"]
     rows = [_row(group, names, several) for group in groups]
     rows.append(["mean", *[""] * (4 + several), *(_over_rows(groups, name) for name in names), ""])
-    return "\n".join([pipe_table(head, rows), "", *(_sentence(records, name) for name in names)])
+    below = [*(_sentence(records, name) for name in names), *(_harm(records, name) for name in names)]
+    return "\n".join([pipe_table(head, rows), "", *filter(None, below)])
+
+
+def _severities(group: Group) -> list[Group]:
+    found = sorted({record.severity or 0 for record in group.records})
+    return [
+        replace(
+            group,
+            stream=f"{group.stream}, severity {severity}" if severity else f"{group.stream}, clean",
+            records=tuple(record for record in group.records if (record.severity or 0) == severity),
+        )
+        for severity in found
+    ]
 
 
 def floor(row: Mapping[str, Any]) -> float | None:
@@ -310,6 +327,20 @@ def _over_rows(groups: Sequence[Group], name: str) -> str:
 def _sentence(records: Sequence[Record], name: str) -> str:
     found = mean_metric(records, name, "ece")
     return f"- {markdown_text(name)}: mean ECE {_percent(found)} {found.over}"
+
+
+def _harm(records: Sequence[Record], name: str) -> str:
+    """Say in how many cells a calibrator is no worse than the softmax: ECE by a point, AUROC by half a point."""
+    rows = [r.calibrators for r in records if name != "softmax" and {"softmax", name} <= r.calibrators.keys()]
+    off = [row[name]["ece"] - row["softmax"]["ece"] for row in rows]
+    ranked = [(row[name]["auroc"], row["softmax"]["auroc"]) for row in rows]
+    ranks = [own - before for own, before in ranked if own is not None and before is not None]
+    if not rows:
+        return ""
+    return (
+        f"- {markdown_text(name)} beside the softmax: ECE at most 1 point higher in {sum(e <= 0.01 for e in off)} of "
+        f"{len(off)} cells, AUROC at most 0.5 lower in {sum(a >= -0.005 for a in ranks)} of {len(ranks)}"
+    )
 
 
 def _percent(found: Mean) -> str:
