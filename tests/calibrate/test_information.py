@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import sicl
-from sicl.calibrate.sicl.information import MEMORY, POWER, Answers, Information, Name, collapse
+from sicl.calibrate.sicl.information import MEMORY, POWER, AnswerName, Answers, Information, collapse
 from sicl.data import load_dataset
 from sicl.engine.variants import count
+from sicl.errors import InputError
 from sicl.metrics import auroc
 from sicl.streams import Benign, Stream
 
@@ -41,7 +42,7 @@ def _logits(classes: int, sharpness: float = 20.0, n: int = 64) -> Tensor:
     return sharpness * torch.nn.functional.one_hot(torch.arange(n) % classes, 8).float()
 
 
-def _answers(said: dict[Name, Tensor]) -> Answers:
+def _answers(said: dict[AnswerName, Tensor]) -> Answers:
     """What witnesses say, by their logits."""
     logits = torch.stack([*said.values()])
     return Answers.of([*said], count(logits, logits[0].argmax(dim=1)))
@@ -137,6 +138,22 @@ def test_a_saved_state_tells_the_same() -> None:
     assert torch.equal(told.doubt, same.doubt)
 
 
+@pytest.mark.parametrize(
+    "sums",
+    [{"network a": torch.ones(3), "network b": torch.ones(4)}, {"nobody a": torch.ones(3)}],
+    ids=["two lengths", "unknown witness"],
+)
+def test_a_foreign_state_is_one_sentence_and_changes_nothing(sums: dict[str, Tensor]) -> None:
+    """Rows that cannot be compared, or whose they are is not known."""
+    information = Information()
+    information.observe(_own(_logits(4)))
+    before = information.state_dict()
+    with pytest.raises(InputError, match="`sums` of the state must"):
+        information.load_state_dict({"sums": sums, "count": 1.0})
+    assert information.state_dict()["sums"].keys() == before["sums"].keys()
+    assert information.state_dict()["count"] == before["count"]
+
+
 def test_collapse_is_the_share_of_the_anchors_classes_that_is_lost() -> None:
     """Only what both were asked counts; 0 without an anchor, or where the network tells more apart."""
     softmax, mirror, anchors = ("network", "softmax"), ("network", "mirror0"), ("anchor", "mirror0")
@@ -168,9 +185,9 @@ def test_repairs_are_believed_where_noise_has_led_the_network_astray() -> None:
     model = sicl.load_model("demo")
     spec = {"witnesses": ("network",), "variants": 2}
     repaired = sicl.SICL(**spec).attach(model)
-    bare = sicl.SICL(members=("softmax", "mirror", "style"), **spec).attach(model)
+    bare = sicl.SICL(members=("softmax", "mirror", "crop", "style"), **spec).attach(model)
     right, with_, without = [], [], []
-    for batch in _stream("speckle_noise", n=256):
+    for batch in _stream("gaussian_noise", n=256):
         out = repaired(batch.images)
         right.append(out.labels == batch.labels)
         with_.append(out.confidence)

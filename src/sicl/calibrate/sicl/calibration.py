@@ -20,7 +20,15 @@ from sicl.calibrate.sicl.anchor import Anchor
 from sicl.calibrate.sicl.budget import ROUNDS, Latency, counts, ladder, settle
 from sicl.calibrate.sicl.company import Company
 from sicl.calibrate.sicl.fitted import Fitted, fit_on_source, log_odds
-from sicl.calibrate.sicl.information import POWER, Answers, Information, Told, collapse, sums_of
+from sicl.calibrate.sicl.information import (
+    POWER,
+    AnswerName,
+    Answers,
+    Information,
+    Told,
+    collapse,
+    sums_of,
+)
 from sicl.calibrate.sicl.kept import Kept
 from sicl.calibrate.sicl.options import Name, Options, Who
 from sicl.calibrate.sicl.questions import Question
@@ -90,7 +98,7 @@ class SiclCalibration(Calibration):
             self.rehearsals = 12  # what a budget buys must be found as well
         self.fitted: Fitted | None = None
         self._possible: dict[torch.Size, set[Name]] = {}
-        self._layouts: dict[Layout, tuple[tuple[tuple[Who, str], ...], Tensor]] = {}
+        self._layouts: dict[Layout, tuple[tuple[AnswerName, ...], Tensor]] = {}
         self.reset()
         if source is not None:
             # Graphs cost more to capture than eighteen batches give back.
@@ -312,8 +320,7 @@ class SiclCalibration(Calibration):
             for who, questions in asked.items()
             for name in questions
         ]
-        # The last ones: before them may stand the softmax.
-        return signals | dict(zip(names, read.means[len(read.means) - len(names) :]))
+        return signals | dict(zip(names, read.means))
 
     def _weigh(self, answers: Answers, moment: Moment) -> tuple[Tensor, Tensor, Signals]:
         """Return the mean of all answers, by how much say each has, its standard error, and whose say it is."""
@@ -404,16 +411,16 @@ class SiclCalibration(Calibration):
         self.fitted = None if state["fitted"] is None else Fitted(**state["fitted"])
 
 
-def _layout_of(layout: Layout, members: set[Name]) -> tuple[tuple[tuple[Who, str], ...], Tensor]:
+def _layout_of(layout: Layout, members: set[Name]) -> tuple[tuple[AnswerName, ...], Tensor]:
     """Return the names of the answers, and what averages votes: a row for each answer, then one for each question."""
     starts = [sum(n for _, _, n, _ in layout[:i]) for i in range(len(layout))]
-    names: list[tuple[Who, str]] = []
+    names: list[AnswerName] = []
     spans: list[tuple[int, int]] = []
     for start, (who, name, n, drawn) in zip(starts, layout):
         if name in members:
             names += [(who, name)] if drawn else [(who, f"{name}{i}") for i in range(n)]
             spans += [(start, n)] if drawn else [(start + i, 1) for i in range(n)]
-    spans += [(start, n) for start, (_, _, n, _) in zip(starts, layout)]
+    spans += [(start, n) for start, (_, name, n, _) in zip(starts, layout) if name != "softmax"]
     rows = torch.zeros(len(spans), sum(n for _, _, n, _ in layout))
     for row, (start, n) in zip(rows, spans):
         row[start : start + n] = 1 / n

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,8 +19,7 @@ MEMORY = 1 - 1 / 256
 POWER = 40
 """An answer that resolves a hundredth more of its variety has exp(0.4) = 1.5 times the say."""
 
-
-Name = tuple[Who, str]
+AnswerName = tuple[Who, str]
 """Whose answer, and to which question, with a number where a witness has several to one."""
 
 
@@ -34,7 +34,7 @@ class Answers:
         sums: A x (K + 1), the probabilities of all classes and their entropy, summed over the samples.
     """
 
-    names: tuple[Name, ...]
+    names: tuple[AnswerName, ...]
     votes: Tensor
     errors: Tensor
     sums: Tensor
@@ -42,7 +42,7 @@ class Answers:
     def __len__(self) -> int:
         return len(self.names)
 
-    @property
+    @cached_property
     def whose(self) -> dict[Who, slice]:
         """The place of each witness's answers."""
         witnesses = [who for who, _ in self.names]
@@ -50,7 +50,7 @@ class Answers:
         return {who: slice(start, start + witnesses.count(who)) for who, start in starts.items()}
 
     @classmethod
-    def of(cls, names: Sequence[Name], votes: Votes) -> Answers:
+    def of(cls, names: Sequence[AnswerName], votes: Votes) -> Answers:
         """Return the answers that so many variants are, each by itself."""
         return cls(tuple(names), votes.soft, torch.zeros_like(votes.soft), sums_of(votes))
 
@@ -97,7 +97,7 @@ class Information:
 
     def reset(self) -> None:
         """Forget the recent answers."""
-        self._names: tuple[Name, ...] = ()
+        self._names: tuple[AnswerName, ...] = ()
         self._sums: Tensor | None = None
         self._count = 0.0
 
@@ -125,17 +125,19 @@ class Information:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state that `state_dict` gave."""
         sums = dict(state["sums"])
+        rows = [*sums.values()]
         if not all(
-            isinstance(row, Tensor) and row.ndim == 1 and row.isfinite().all() for row in sums.values()
+            isinstance(row, Tensor) and row.ndim == 1 and len(row) == len(rows[0]) and row.isfinite().all()
+            for row in rows
         ):
             raise InputError(
-                f"`sums` of the state must be a row for each answer, got {shown(state['sums'])}."
+                f"`sums` of the state must be a row for each answer, all of one length, got {shown(state['sums'])}."
             )
-        self._names = tuple(_name(key) for key in sums)
-        self._sums, self._count = torch.stack([*sums.values()]) if sums else None, state["count"]
+        names, stacked = tuple(map(_name, sums)), torch.stack(rows) if rows else None
+        self._names, self._sums, self._count = names, stacked, state["count"]
 
 
-def _name(key: str) -> Name:
+def _name(key: str) -> AnswerName:
     who, _, name = key.partition(" ")
     for known in WITNESSES:
         if who == known:
