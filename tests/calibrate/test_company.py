@@ -42,7 +42,7 @@ def _alone(size: int) -> Tensor:
     parts = []
     for part in chosen.split(size):
         labels = calibration.anchor.live(part).argmax(dim=1)
-        polled = calibration.poll([Ask(questions[n], 1) for n in VOTES], part, labels, torch.ones(()))
+        polled = calibration.poll([Ask(questions[n], 1) for n in VOTES], part, labels, torch.ones(1))
         parts.append(torch.stack([votes.mean("soft") for votes in polled.votes]))
     return torch.cat(parts, dim=1)
 
@@ -81,7 +81,7 @@ def test_a_view_of_one_image_is_normalised_as_that_view_of_the_company() -> None
     witness, company = calibration.witnesses[1], STREAM[:64]
     witness.meet(company, VOTES)
     labels = calibration.anchor.live(company).argmax(dim=1)
-    one = torch.ones(())
+    one = torch.ones(1)
     together = calibration.poll([Ask(witness.questions[n], 1) for n in VOTES], company, labels, one)
     asks = [Ask(witness.in_company[n], 1) for n in VOTES]
     single = calibration.poll(asks, company[5:6], labels[5:6], one)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from sicl.calibrate.sicl.questions import CROP, N_CROPS, N_REPAIRS, crops, repairs
 from sicl.errors import InputError
@@ -47,6 +48,23 @@ def test_repairs_take_detail_away_or_bring_it_out() -> None:
     for view in smooth:
         torch.testing.assert_close(view, grey)
     assert bool(stretched.isfinite().all())
+
+
+def test_a_sharpened_picture_is_the_stretched_one_less_what_softens_it() -> None:
+    """Written out: stretched first, softened afterwards, by weights 1 2 1 both ways; also beyond 0 to 1."""
+    for images in (torch.rand(4, 3, 12, 16), 3 * torch.randn(4, 3, 12, 16)):
+        low, high = images.amin().clamp_max(0.0), images.amax().clamp_min(1.0)
+        darkest, brightest = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
+        stretched = low + (high - low) * (images - darkest) / (brightest - darkest)
+        weights = (
+            torch.tensor([1.0, 2.0, 1.0]).outer(torch.tensor([1.0, 2.0, 1.0])).div(16).expand(3, 1, 3, 3)
+        )
+        softened = [
+            F.conv2d(F.pad(x, (1, 1, 1, 1), mode="reflect"), weights, groups=3) for x in (images, stretched)
+        ]
+        soft, _, sharp = repairs(images)
+        torch.testing.assert_close(soft, softened[0])
+        torch.testing.assert_close(sharp, (2 * stretched - softened[1]).clamp(low, high), atol=1e-5, rtol=0)
 
 
 def test_a_hazy_picture_is_repaired_to_what_the_clear_one_is() -> None:

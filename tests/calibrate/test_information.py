@@ -10,7 +10,17 @@ import torch
 from torch import Tensor, nn
 
 import sicl
-from sicl.calibrate.sicl.information import MEMORY, POWER, AnswerName, Answers, Information, collapse
+from sicl.calibrate.sicl.information import (
+    MEMORY,
+    POWER,
+    AnswerName,
+    Answers,
+    Information,
+    collapse,
+    pooled,
+    say,
+)
+from sicl.calibrate.sicl.options import Who
 from sicl.data import load_dataset
 from sicl.engine.variants import count
 from sicl.errors import InputError
@@ -201,7 +211,7 @@ def _stream(corruption: str = "clean", n: int = 64) -> Stream:
 
 
 def test_statistics_that_blur_the_predictions_lose_say() -> None:
-    """A witness has the more say the larger the share of its variety that it resolves, as `POWER` says."""
+    """A witness has the more say the larger the share of its variety that it resolves: by the root of `POWER`."""
     trusted = sicl.SICL(members=("mirror",)).attach(_network().eval())
     for seed in range(3):
         signals = trusted(_images(seed)).signals
@@ -209,7 +219,7 @@ def test_statistics_that_blur_the_predictions_lose_say() -> None:
     means = {who: s / sums["count"] for who, s in sums["sums"].items()}
     share = {who: 1 - float(m[-1] / torch.special.entr(m[:-1]).sum()) for who, m in means.items()}
     more = share["batch mirror0"] - share["network mirror0"]
-    ratio = math.exp(POWER * more)
+    ratio = math.exp(POWER / 2 * more)
     assert float(signals["say_batch"] / signals["say_network"]) == pytest.approx(ratio, rel=1e-3)
     assert abs(more) > 0.01
 
@@ -224,6 +234,26 @@ def test_an_adapted_networks_sureness_is_not_held_against_the_anchor() -> None:
         signals = trusted(_images(seed)).signals
     assert float(signals["collapse"]) < 0.01
     assert float(signals["say_anchor"]) == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("adapts", "witnesses", "counts"),
+    [
+        (False, ("network", "anchor"), True),
+        (True, ("network", "anchor"), False),
+        (True, ("network",), True),
+    ],
+)
+def test_what_a_network_trained_itself_to_say_does_not_count_where_an_anchor_can_be_asked(
+    adapts: bool, witnesses: tuple[Who, ...], counts: bool
+) -> None:
+    """A step of TENT has just raised the softmax of these very images."""
+    network = sicl.Tent().attach(_network()) if adapts else _network()
+    trusted = sicl.SICL(witnesses=witnesses).attach(network)
+    trusted(_images(0))
+    asked = trusted.calibration.information.state_dict()["sums"]
+    assert ("network softmax" in asked) is counts
+    assert "network mirror0" in asked
 
 
 def test_an_unadapted_network_is_never_compared_with_itself() -> None:
@@ -265,3 +295,55 @@ def test_looking_at_the_attached_network_leaves_the_adapted_one_as_it_was() -> N
     plain(_images(1))
     for name, value in plain.network.state_dict().items():
         assert torch.equal(before[name], value), name
+
+
+def _by(*whose: AnswerName, votes: list[float], errors: list[float] | None = None) -> Answers:
+    """Answers about one sample, with these probabilities of its label."""
+    column = torch.tensor(votes).unsqueeze(1)
+    spread = torch.zeros_like(column) if errors is None else torch.tensor(errors).unsqueeze(1)
+    return Answers(whose, column, spread, torch.zeros(len(votes), 9))
+
+
+MIRROR, CROP, BATCH = ("network", "mirror0"), ("network", "crop0"), ("batch", "mirror0")
+
+
+def test_the_answers_of_one_witness_are_averaged() -> None:
+    """Also where they are certain, as hard votes are."""
+    confidence, error = pooled(
+        _by(MIRROR, CROP, votes=[1.0, 0.0], errors=[0.3, 0.4]), torch.tensor([0.5, 0.5])
+    )
+    assert float(confidence) == 0.5
+    assert float(error) == pytest.approx(0.25)
+
+
+def test_the_log_odds_of_witnesses_are_averaged() -> None:
+    """Each witness's answers first, by their weights; then the witnesses, by the sum of these."""
+    answers = _by(MIRROR, CROP, BATCH, votes=[0.9, 0.7, 0.2])
+    confidence, _ = pooled(answers, torch.tensor([0.25, 0.25, 0.5]))
+    odds = (math.log(0.8 / 0.2) + math.log(0.2 / 0.8)) / 2
+    assert float(confidence) == pytest.approx(1 / (1 + math.exp(-odds)), abs=1e-6)
+    assert float(pooled(answers, torch.tensor([0.5, 0.5, 0.0]))[0]) == pytest.approx(0.8, abs=1e-6)
+
+
+def test_a_witness_that_finds_a_prediction_unlikely_is_not_outvoted() -> None:
+    """Half sure and half not is less than the mean of both: nobody is sure without a reason."""
+    confidence, _ = pooled(_by(MIRROR, BATCH, votes=[0.9, 0.01]), torch.tensor([0.5, 0.5]))
+    assert float(confidence) < (0.9 + 0.01) / 2 - 0.1
+
+
+def test_the_standard_error_of_pooled_answers_is_their_chance_spread() -> None:
+    """It is what redrawn votes make of the confidence."""
+    generator = torch.Generator().manual_seed(0)
+    spreads = torch.tensor([0.02, 0.03, 0.01])
+    drawn = torch.tensor([0.7, 0.6, 0.3]) + spreads * torch.randn(4096, 3, generator=generator)
+    weights = torch.tensor([0.3, 0.3, 0.4])
+    answers = Answers((MIRROR, CROP, BATCH), drawn.T, torch.zeros(3, 4096), torch.zeros(3, 9))
+    _, error = pooled(_by(MIRROR, CROP, BATCH, votes=[0.7, 0.6, 0.3], errors=spreads.tolist()), weights)
+    assert float(error) == pytest.approx(float(pooled(answers, weights)[0].std()), rel=0.05)
+
+
+def test_collapse_leaves_the_anchor_alone() -> None:
+    """A network whose say is gone, to the last bit, adds nothing, and nothing is undefined."""
+    answers = _by(MIRROR, ("anchor", "mirror0"), votes=[0.99, 0.3])
+    weights = say(torch.zeros(2), answers.whose, torch.tensor([POWER * math.log(1e-6), 0.0]))
+    assert float(pooled(answers, weights)[0]) == pytest.approx(0.3, abs=1e-6)

@@ -13,6 +13,7 @@ from calibrate_networks import images, small_net
 from torch import Tensor
 
 import sicl
+from sicl.calibrate.sicl import questions as questions_module
 from sicl.calibrate.sicl import votes as votes_module
 from sicl.calibrate.sicl.budget import ROUNDS, settle
 from sicl.calibrate.sicl.calibration import SiclCalibration
@@ -36,7 +37,7 @@ def _calibration(**changes: Any) -> SiclCalibration:
 def _poll(calibration: SiclCalibration, asks: list[Ask], batch: Tensor, n: int | None = None) -> list[Votes]:
     calibration.reset()
     labels = torch.arange(len(batch) if n is None else n) % 4
-    return calibration.poll(asks, batch, labels, torch.ones(())).votes
+    return calibration.poll(asks, batch, labels, torch.ones(1)).votes
 
 
 @pytest.mark.parametrize("norm", ["batch", "frozen"])
@@ -55,6 +56,35 @@ def test_questions_of_one_engine_vote_together_as_they_would_alone(engine: str, 
         torch.testing.assert_close(votes.soft, alone.soft, atol=1e-4, rtol=0)
 
 
+def test_views_are_made_once_for_all_witnesses_and_go_before_the_cut_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each witness sees the same views, by one pass after that of the clean batch."""
+    made: list[int] = []
+    crops = questions_module.crops
+    monkeypatch.setattr(questions_module, "crops", lambda images: made.append(1) or crops(images))
+    spec = sicl.SICL(engine="plain", temper=False, layer="layer1")
+    trusted: Any = spec.attach(sicl.Tent().attach(small_net()))
+    trusted(images(16))
+    calibration = trusted.calibration
+    assert [witness.name for witness in calibration.witnesses] == ["network", "anchor"]
+    made.clear()
+    sent: list[tuple[str, int]] = []
+    for witness in calibration.witnesses:
+        split = next(iter(witness.questions.values())).engine.split
+        features = split.features
+
+        def note(batch: Tensor, *, groups: int = 1, who: str = witness.name, run: Any = features) -> Tensor:
+            sent.append((who, len(batch)))
+            out: Tensor = run(batch, groups=groups)
+            return out
+
+        monkeypatch.setattr(split, "features", note)
+    trusted(images(16))
+    assert made == [1]
+    assert sent == [("network", 16), ("network", 96), ("anchor", 16), ("anchor", 96)]
+
+
 def test_a_question_is_asked_at_several_strengths() -> None:
     """As a number or as a tensor; the harder, the fewer votes are left, and without strength the label stands."""
     calibration = _calibration()
@@ -63,7 +93,7 @@ def test_a_question_is_asked_at_several_strengths() -> None:
     batch = images(12)
     calibration.reset()
     labels = calibration.anchor.live(batch).argmax(dim=1)
-    polled = calibration.poll(asks, batch, labels, torch.ones(()))
+    polled = calibration.poll(asks, batch, labels, torch.ones(1))
     none, some, much = (float(votes.mean("soft").mean()) for votes in polled.votes)
     assert float(polled.votes[0].hard.min()) == 1.0
     assert none > some > much

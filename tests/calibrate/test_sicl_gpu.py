@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -132,10 +133,9 @@ def test_norms_that_change_their_mode_are_polled_anew() -> None:
 
 def test_batches_of_changing_size_are_followed() -> None:
     """A last, smaller batch, and the first size again."""
-    trusted = sicl.SICL(variants=4, content_variants=4).attach(sicl.load_model("demo", device="cuda"))
-    plain = sicl.SICL(variants=4, content_variants=4, engine="plain").attach(
-        sicl.load_model("demo", device="cuda")
-    )
+    spec = sicl.SICL(variants=4, content_variants=4, precision="float32")
+    trusted = spec.attach(sicl.load_model("demo", device="cuda"))
+    plain = replace(spec, engine="plain").attach(sicl.load_model("demo", device="cuda"))
     generator = torch.Generator().manual_seed(0)
     for n in (32, 32, 20, 32, 1, 1, 32):
         images = torch.rand((n, 3, 32, 32), generator=generator).cuda()

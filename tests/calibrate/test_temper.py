@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from calibrate_networks import images, small_net
 from torch import Tensor, nn
 
 import sicl
+from sicl.calibrate._passes import predicted_logits
 from sicl.calibrate.sicl.calibration import SiclCalibration
 from sicl.calibrate.sicl.temper import Temper, lowest
+from sicl.calibrate.sicl.witnesses import by_the_batch
 from sicl.data import load_dataset
 
 
@@ -77,7 +80,7 @@ def test_answers_are_taken_halfway_to_a_temperature_above_1(members: tuple[Any, 
     trusted = spec.attach(network)
     out, calibration = trusted(x), trusted.calibration
     assert isinstance(calibration, SiclCalibration)
-    fits = float(calibration.temper.temperature)
+    fits = float(calibration.tempers["network"].temperature)
     assert (fits > 1.05) == (sharper > 1)
     temperature = fits**0.5 if fits > 1 and len(members) > 1 else fits
     assert abs(temperature - 1) > 0.02
@@ -116,3 +119,16 @@ def test_an_underconfident_network_is_doubted_less() -> None:
     )
     assert float(tempered.signals["temperature"]) < 1
     assert float(tempered.confidence.mean()) > 1.2 * float(plain.confidence.mean())
+
+
+def test_each_witness_is_heard_at_a_temperature_of_its_own() -> None:
+    """What the network is by the batch's statistics is as sure of mixed images as it is, not as the network is."""
+    model, x = sicl.load_model("demo"), photographs()
+    trusted = sicl.SICL(members=("softmax", "mirror"), precision="float32").attach(model)
+    trusted(x)
+    tempers = trusted.calibration.tempers  # type: ignore[attr-defined]
+    by_batch = by_the_batch(model)
+    alone = Temper(torch.device("cpu"), seed=0)
+    alone.observe(x, None, partial(predicted_logits, by_batch))
+    assert float(tempers["batch"].temperature) == pytest.approx(float(alone.temperature), rel=1e-3)
+    assert abs(float(tempers["batch"].temperature.log() - tempers["network"].temperature.log())) > 0.01

@@ -156,7 +156,7 @@ def test_a_network_that_can_be_asked_nothing_gets_its_tempered_softmax(
     with pytest.warns(UserWarning, match="can ask _Flat nothing") as seen:
         outs = [trusted(torch.rand(24, *shape, generator=torch.Generator().manual_seed(i))) for i in range(3)]
     assert len(seen) == 1
-    tempered = (outs[-1].logits / calibration.temper.temperature).softmax(dim=1)
+    tempered = (outs[-1].logits / calibration.tempers["network"].temperature).softmax(dim=1)
     torch.testing.assert_close(outs[-1].confidence, tempered.amax(dim=1))
     assert "temperature" in outs[-1].signals
     assert "Source predicts" in trusted.explain()

@@ -19,6 +19,7 @@ from sicl.engine.variants import (
     JoinedVariants,
     StyleVariants,
     Variants,
+    ViewVariants,
     Votes,
 )
 from sicl.errors import OptionError
@@ -297,7 +298,7 @@ def test_memory_bounds_the_rows() -> None:
     assert runner._variants_at_once(20, 12) == 2
 
 
-@pytest.mark.parametrize("kind", ["style", "content", "given", "joined"])
+@pytest.mark.parametrize("kind", ["style", "content", "given", "views", "joined"])
 def test_variants_of_parts_and_rows_are_those_of_the_whole(kind: str) -> None:
     """Cutting a description and making it gives what making and cutting it gives."""
     features = torch.randn(6, 3, 4, 4)
@@ -305,6 +306,7 @@ def test_variants_of_parts_and_rows_are_those_of_the_whole(kind: str) -> None:
         "style": style_of(features),
         "content": content_of(features),
         "given": GivenVariants(torch.randn(5, 6, 3, 4, 4)),
+        "views": ViewVariants(tuple(torch.randn(5, 6, 3, 4, 4)), _copied),
         "joined": JoinedVariants((style_of(features, 2), GivenVariants(torch.randn(3, 6, 3, 4, 4)))),
     }
     variants, rows = all_of[kind], torch.tensor([5, 0, 2])
@@ -315,6 +317,11 @@ def test_variants_of_parts_and_rows_are_those_of_the_whole(kind: str) -> None:
     assert torch.equal(
         chosen.with_tensors(chosen.tensors()).make(features[rows]), chosen.make(features[rows])
     )
+
+
+def _copied(views: tuple[Tensor, ...], out: Tensor) -> None:
+    """Nothing comes before the cut."""
+    out.copy_(torch.cat(views))
 
 
 def test_a_mirrored_view_votes_like_the_network_itself() -> None:
@@ -384,10 +391,12 @@ def test_a_bypassed_cut_is_asked_about_other_images_by_whole_passes() -> None:
     runner = engine(model)
     begun, labels = runner.begin(pictures(12)), torch.arange(12) % 5
     style = style_of(begun.features, 2)
-    votes = runner.votes(begun, JoinedVariants((style, runner.view(pictures(12).flip(-1)))), labels)
-    with torch.no_grad():
-        mirrored = model(pictures(12).flip(-1)).softmax(dim=1).gather(1, labels[:, None])[:, 0]
-    assert torch.allclose(votes.soft[2], mirrored, atol=1e-5)
+    views = (pictures(12).flip(-1), 1 - pictures(12))
+    votes = runner.votes(begun, JoinedVariants((style, runner.view(*views))), labels)
+    for found, view in zip(votes.soft[2:], views):
+        with torch.no_grad():
+            expected = model(view).softmax(dim=1).gather(1, labels[:, None])[:, 0]
+        assert torch.allclose(found, expected, atol=1e-5)
     assert torch.allclose(votes.soft[:2], runner.votes(begun, style, labels).soft, atol=1e-5)
 
 

@@ -14,13 +14,24 @@ from sicl.engine.norms import Recorded
 from sicl.engine.passes import Level, Passes
 from sicl.engine.split import Begun, Split
 from sicl.engine.twin import CannotTwin, shell_of
-from sicl.engine.variants import GivenVariants, JoinedVariants, Variants, Votes, count, joined
+from sicl.engine.variants import (
+    GivenVariants,
+    JoinedVariants,
+    Variants,
+    ViewVariants,
+    Votes,
+    count,
+    has_views,
+    joined,
+)
 from sicl.errors import require_positive
 from sicl.spec import Spec
 
 GIB = 1 << 30
 _LIVE = 4
 """How many tensors as large as the widest layer's are alive at once, at most."""
+_LIVE_BEFORE = 6
+"""The same before the cut, where the network's own code runs and holds what it has named."""
 _CPU_ROWS = 128
 """Beyond this many rows a CPU gains nothing from larger batches, and loses its cache."""
 
@@ -38,7 +49,7 @@ class EngineOptions(Spec):
             one CUDA graph; "auto": the highest that pays for the size at hand.
         precision: of the variants' passes; "auto" is bfloat16 where the device computes faster in it.
         max_batch: the most rows sent through the network at once; None: as many as `max_memory` allows.
-        max_memory: GiB that variants may take.
+        max_memory: GiB that variants may take, with the features and views that they are made of.
     """
 
     engine: Literal["auto", "plain", "twin", "traced", "fused", "graph"] = "auto"
@@ -119,15 +130,9 @@ class Engine:
         self._row_bytes = max(self.split.widest, begun.base[0].numel()) * begun.base.element_size()
         return begun
 
-    @torch.no_grad()
-    def view(self, images: Tensor) -> Variants:
-        """Return another view of a batch (a mirrored one, say) as one variant of it."""
-        images = _channels_last(images)
-        if self.split.plan == "whole":
-            return GivenVariants(images.unsqueeze(0), images)
-        if self._passes is None:
-            return GivenVariants(self.split.features(images).unsqueeze(0))
-        return GivenVariants(self._passes.cast(self._passes.features(images)).unsqueeze(0))
+    def view(self, *views: Tensor) -> ViewVariants:
+        """Return other views of a batch (the mirrored one, say) as variants of it."""
+        return ViewVariants(views, self._view)
 
     @torch.no_grad()
     def votes(
@@ -145,10 +150,11 @@ class Engine:
             temperature = labels.new_full((), temperature, dtype=torch.float32)
         # Rows beside the batch are sent too: variants share their statistics with them.
         rows = len(begun)
+        held = sum(tensor.nbytes for tensor in {begun.features, begun.base, *variants.tensors()})
         done: list[Votes] = []
         start = 0
         while start < len(variants):
-            n = self._variants_at_once(len(variants), rows)
+            n = self._variants_at_once(len(variants), rows, held)
             try:
                 # Made part by part: all variants at once may not fit where their description does.
                 part = variants.part(start, min(start + n, len(variants)))
@@ -165,7 +171,8 @@ class Engine:
     def logits(self, begun: Begun, variants: Variants | None = None) -> Tensor:
         """Return float32 logits of the clean batch (N x C), or of variants of it (V x N x C)."""
         # The clean batch is its own only variant, so that it is computed as variants are.
-        asked = GivenVariants(begun.base.unsqueeze(0)) if variants is None else variants
+        clean = GivenVariants(begun.base.unsqueeze(0))
+        asked = clean if variants is None else self._without_views(begun, variants)
         if self._passes is None or begun.moments is None:
             logits = self._plain(begun, asked)
         else:
@@ -189,6 +196,16 @@ class Engine:
         if not self._row_bytes or self._limit is not None:
             return False
         return rows * _LIVE * self._row_bytes <= share * self.options.max_memory * GIB
+
+    @torch.no_grad()
+    def _view(self, views: tuple[Tensor, ...], out: Tensor) -> None:
+        """Write the features of views to `out`, by as few passes as fit."""
+        n = self._views_at_once(views, out)
+        source = self.split if self._passes is None else self._passes
+        for start, room in zip(range(0, len(views), n), torch.split(out, n * len(views[0]))):
+            some = views[start : start + n]
+            # Into its place, which casts it too: nothing else of a view is held while variants are resumed.
+            room.copy_(source.features(_channels_last(torch.cat(some)), groups=len(some)))
 
     def _count(self, rows: int) -> None:
         self.rows_sent += rows
@@ -230,6 +247,7 @@ class Engine:
         """Votes of variants that fit, sample by sample if one variant of the batch does not."""
         n_rows = len(begun) if rows is None else len(rows)
         limit = self._rows_at_once()
+        variants = self._without_views(begun, variants)
         # A batch that shares statistics cannot be cut: half of it is another batch.
         if n_rows <= limit or not self.independent:
             if self._passes is None or begun.moments is None:
@@ -243,27 +261,39 @@ class Engine:
             parts.append(self._part(begun, variants.of_rows(part), labels[part], temperature, chosen))
         return joined(parts, dim=1)
 
+    def _without_views(self, begun: Begun, variants: Variants) -> Variants:
+        """Make variants if there are views among them: what is before the cut has graphs and statistics of its own."""
+        if self.split.plan == "whole" or not has_views(variants):
+            return variants
+        made = variants.make(begun.base)
+        return GivenVariants(made.view(len(variants), -1, *made.shape[1:]))
+
     def _plain(self, begun: Begun, variants: Variants, rows: Tensor | None = None) -> Tensor:
         """Logits (V x N x C) by the live network."""
         # Whole passes of mirrored images and of changed features have nothing in common to join.
         if isinstance(variants, JoinedVariants) and self.split.plan == "whole":
             return torch.cat([self._plain(begun, kind, rows) for kind in variants.kinds])
-        if isinstance(variants, GivenVariants) and variants.images is not None:
-            return self.split.logits(variants.images, begun).float().unsqueeze(0)
+        if isinstance(variants, ViewVariants) and self.split.plan == "whole":
+            return torch.stack([self.split.logits(view, begun).float() for view in variants.images])
         base, n = begun.base if rows is None else begun.base[rows], len(variants)
         logits = self.split.resume(variants.make(base), begun, groups=n, rows=rows)
         return logits.float().view(n, len(base), -1)
 
-    def _rows_at_once(self) -> int:
+    def _rows_at_once(self, held: int = 0) -> int:
         if self._limit is not None:
             return self._limit
-        fits = max(1, int(self.options.max_memory * GIB) // (_LIVE * self._row_bytes))
+        fits = max(1, (int(self.options.max_memory * GIB) - held) // (_LIVE * self._row_bytes))
         parameter = next(iter(self.split.network.parameters()), None)
         return min(fits, _CPU_ROWS) if parameter is None or parameter.device.type == "cpu" else fits
 
-    def _variants_at_once(self, n_variants: int, rows: int) -> int:
-        """As many as fit; a divisor if there is a good one, so that all chunks have one shape."""
-        most = min(n_variants, max(1, self._rows_at_once() // rows))
+    def _views_at_once(self, views: tuple[Tensor, ...], out: Tensor) -> int:
+        free = int(self.options.max_memory * GIB) - out.nbytes - sum(view.nbytes for view in views)
+        row_bytes = _LIVE_BEFORE * self.split.widest_before * views[0].element_size()
+        return max(1, free // (len(views[0]) * row_bytes))
+
+    def _variants_at_once(self, n_variants: int, rows: int, held: int = 0) -> int:
+        """As many as fit beside `held` bytes; a divisor if there is a good one, so that all chunks have one shape."""
+        most = min(n_variants, max(1, self._rows_at_once(held) // rows))
         # Each new shape is traced and captured once, which costs more than a few smaller passes.
         divisor = next(d for d in range(most, 0, -1) if n_variants % d == 0)
         return divisor if 2 * divisor > most else most

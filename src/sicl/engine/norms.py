@@ -277,8 +277,14 @@ def grouped_batch_norm(
         return triton_norm.grouped_norm(x, groups, weight, bias, eps)
     if x.device.type == "cpu" and (groups == 1 or x.numel() > groups << 14):
         # The native kernel beats reductions over a 5-D view by far, even with the copy at the end.
-        parts = [F.batch_norm(part, None, None, weight, bias, True, 0.0, eps) for part in x.chunk(groups)]
-        return parts[0] if groups == 1 else torch.cat(parts)
+        parts = (F.batch_norm(part, None, None, weight, bias, True, 0.0, eps) for part in x.chunk(groups))
+        if groups == 1:
+            return next(parts)
+        out = torch.empty_like(x)
+        # One at a time: all of them beside their copy would be one large tensor more.
+        for part, room in zip(parts, out.chunk(groups)):
+            room.copy_(part)
+        return out
     # One reduction over all groups: a loop would launch a kernel for each of them.
     stacked = x.view(groups, -1, *x.shape[1:])
     mean, variance = _moments(stacked, (1, *range(3, stacked.ndim)))

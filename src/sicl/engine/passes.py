@@ -77,11 +77,12 @@ class Passes:
         """Say whether the twin is one of the network as it stands, for images like these."""
         return self._shape == (tuple(images.shape[1:]), images.device) and self.twin.fits()
 
-    def features(self, images: Tensor) -> Tensor:
-        """Run a batch up to the cut."""
+    def features(self, images: Tensor, *, groups: int = 1) -> Tensor:
+        """Run a batch up to the cut, or `groups` stacked batches."""
         if not self.captures:
-            return self.split.features(images)
-        features: Tensor = self._prefix(tuple(images.shape), lambda t: self.split.features(t[0]), [images])
+            return self.split.features(images, groups=groups)
+        key = (groups, *images.shape)
+        features: Tensor = self._prefix(key, lambda t: self.split.features(t[0], groups=groups), [images])
         return features
 
     def begin(self, images: Tensor, features: Tensor | None = None) -> Begun:

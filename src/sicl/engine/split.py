@@ -102,8 +102,9 @@ class Split:
     from (perturbed) features without the part before the cut. Laws: resuming the features unchanged gives the
     network's logits, once or repeated, and nothing but the features reaches the logits from before the cut. Both
     are checked on the first batch (or by `check`), and again when the images' shape changes; `widest` is then
-    how many values a row has at the widest layer after the cut. A network for which they do not hold is resumed
-    by whole passes, and a warning says so once. `head` is the name of the linear layer whose output the logits are.
+    how many values a row has at the widest layer after the cut, `widest_before` the same before it. A network for
+    which they do not hold is resumed by whole passes, and a warning says so once. `head` is the name of the linear
+    layer whose output the logits are.
     Neither parameters, buffers, flags, hooks nor the global random state are left changed.
 
     Args:
@@ -124,7 +125,7 @@ class Split:
         self.network, self.statistics = network, statistics
         self.point: Point = find_point(network, layer)
         self.plan: Plan | None = None
-        self.widest = 0
+        self.widest = self.widest_before = 0
         self.head: str | None = None
         self._module = network.get_submodule(self.point.name)
         self._stubs = Stubs(self._module, self.point.side)
@@ -168,11 +169,13 @@ class Split:
         return recorded
 
     @torch.no_grad()
-    def features(self, images: Tensor) -> Tensor:
-        """Return what stands at the cut, and stop there."""
+    def features(self, images: Tensor, *, groups: int = 1) -> Tensor:
+        """Return what stands at the cut, and stop there; of `groups` stacked batches, each as if it came alone."""
         self._ensure_checked(images)
+        if groups > 1 and not self._stacks:
+            return torch.cat([self.features(part) for part in images.chunk(groups)])
         # An exception is the only way out of another author's forward.
-        with self._mode(), protected_statistics(self.network), self._at_point(_stop_with):
+        with self._mode(), self._apart(groups), self._at_point(_stop_with):
             try:
                 self.network(images)
             except _Reached as reached:
@@ -224,6 +227,11 @@ class Split:
     def _mode(self) -> AbstractContextManager[None]:
         modes = {"batch": batch_statistics, "running": running_statistics}
         return modes[self.statistics](self.network) if self.statistics in modes else nullcontext()
+
+    def _apart(self, groups: int) -> AbstractContextManager[None]:
+        if groups == 1:
+            return protected_statistics(self.network)
+        return batch_statistics(self.network, groups=groups, modules=self.batch_dependent())
 
     def _norms(self, begun: Begun, groups: int) -> AbstractContextManager[None]:
         if self.statistics == "frozen":
@@ -325,6 +333,7 @@ class Split:
                 f"{type(self.network).__name__} does not give the same logits when it is resumed at "
                 f"{str(self.point)!r}; name another `layer`."
             )
+        self._stacks = self._stacks and self._stacks_before(rows)
         if self.plan == "whole" and before != "whole":
             warnings.warn(
                 f"{type(self.network).__name__} cannot be resumed at {str(self.point)!r} (something bypasses "
@@ -336,7 +345,7 @@ class Split:
     def _first_pass(self, rows: Tensor) -> Begun:
         """Learn stubs, the widest layer and whether features are overwritten, in one pass: a first batch waits."""
         seen: list[tuple[Tensor, Tensor]] = []
-        sizes: list[int] = []
+        before, after = [rows.numel()], [0]
         linear: list[tuple[nn.Module, Tensor]] = []
 
         def tap(value: Any) -> Any:
@@ -345,9 +354,9 @@ class Split:
             return value
 
         def note(module: nn.Module, _args: Any, output: Any) -> None:
-            if seen and isinstance(output, Tensor):
-                sizes.append(output.numel())
-                linear[:] = [(module, output)] if isinstance(module, nn.Linear) else linear
+            if isinstance(output, Tensor):
+                (after if seen else before).append(output.numel())
+                linear[:] = [(module, output)] if seen and isinstance(module, nn.Linear) else linear
 
         with ExitStack() as hooks:
             # Statistics of four probes are no statistics; the laws do not depend on which are used.
@@ -365,15 +374,21 @@ class Split:
         # By identity: logits that were scaled or sliced afterwards are not the layer's own.
         heads = [module for module, output in linear if output is logits]
         self.head = next((name for name, module in self.network.named_modules() if module in heads), None)
-        self.widest = max(value // len(rows) for value in (features.numel(), *sizes))
+        self.widest, self.widest_before = (
+            max(features.numel(), *sizes) // len(rows) for sizes in (after, before)
+        )
         self._overwritten = not torch.equal(afterwards, features)
         return Begun(rows, features, features, recorded, logits=logits)
 
+    def _stacks_before(self, rows: Tensor) -> bool:
+        """Say whether stacked batches have the features of each: nothing before the cut but norms mixes rows."""
+        # A batch with other statistics: two that are alike would not show it.
+        other = rows / 2
+        found = self.features(torch.cat([rows, other]), groups=2)[len(rows) :]
+        return _close(found, self.features(other), found.dtype)
+
     def _laws_hold(self, plan: Plan, clean: Begun) -> bool:
         assert clean.logits is not None
-        # Bypasses show as NaN; what is left is rounding, which tf32 and 16-bit networks have much of.
-        relative = 2e-3 if torch.finfo(clean.features.dtype).eps < 1e-6 else 5e-2
-        tolerance = relative * float(clean.logits.abs().max()) + 1e-5
         # Stacked: a network may read the batch size and reshape by it.
         stacked = torch.cat([clean.features] * 2)
         try:
@@ -383,9 +398,7 @@ class Split:
             if plan == "whole":
                 raise
             return False
-        if again.shape[0] != stacked.shape[0]:
-            return False
-        return float((again - torch.cat([clean.logits] * 2)).abs().max()) <= tolerance
+        return _close(again, torch.cat([clean.logits] * 2), clean.features.dtype)
 
     def _first(self, value: Any) -> Tensor:
         tensors = tensors_in(value)
@@ -410,6 +423,15 @@ class _Reached(Exception):
 
 def _stop_with(value: Any) -> Any:
     raise _Reached(value)
+
+
+def _close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
+    """Say whether two ways of computing in `dtype` gave the same; NaN, as bypasses show, is never the same."""
+    if found.shape != expected.shape:
+        return False
+    # What is left is rounding, which tf32 and 16-bit networks have much of.
+    relative = 2e-3 if torch.finfo(dtype).eps < 1e-6 else 5e-2
+    return float((found - expected).abs().max()) <= relative * float(expected.abs().max()) + 1e-5
 
 
 def _kind(images: Tensor) -> tuple[Any, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Literal
 
@@ -105,28 +105,55 @@ class ContentVariants(Variants):
 
 @dataclass(frozen=True)
 class GivenVariants(Variants):
-    """Features computed elsewhere, such as those of the mirrored images: V x (features' shape).
-
-    Args:
-        features: the variants.
-        images: what they are of (one variant), where something bypasses the cut: they need whole passes.
-    """
+    """Features computed elsewhere: V x (features' shape)."""
 
     features: Tensor
-    images: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.features)
 
     def part(self, start: int, stop: int) -> GivenVariants:
-        return GivenVariants(self.features[start:stop], self.images)
+        return GivenVariants(self.features[start:stop])
 
     def of_rows(self, rows: Tensor) -> GivenVariants:
-        return GivenVariants(self.features[:, rows], None if self.images is None else self.images[rows])
+        return GivenVariants(self.features[:, rows])
 
     def make(self, features: Tensor, out: Tensor | None = None) -> Tensor:
         made = self.features.flatten(0, 1)
         return made.to(features.dtype) if out is None else out.copy_(made)
+
+
+@dataclass(frozen=True)
+class ViewVariants(Variants):
+    """Other views of the images, such as the mirrored ones: features are computed only when they are made.
+
+    Args:
+        images: V views, each like the batch.
+        prefix: writes the features of views to the memory that it is given.
+    """
+
+    images: tuple[Tensor, ...]
+    prefix: Callable[[tuple[Tensor, ...], Tensor], None]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def part(self, start: int, stop: int) -> ViewVariants:
+        return replace(self, images=self.images[start:stop])
+
+    def of_rows(self, rows: Tensor) -> ViewVariants:
+        return replace(self, images=tuple(view[rows] for view in self.images))
+
+    def make(self, features: Tensor, out: Tensor | None = None) -> Tensor:
+        made = perturb.room_for(features, len(self)) if out is None else out
+        self.prefix(self.images, made)
+        return made
+
+    def tensors(self) -> list[Tensor]:
+        return [*self.images]
+
+    def with_tensors(self, tensors: list[Tensor]) -> ViewVariants:
+        return replace(self, images=tuple(tensors))
 
 
 @dataclass(frozen=True)
@@ -146,7 +173,7 @@ class JoinedVariants(Variants):
             if first < last:
                 parts.append(kind.part(first, last))
             before += len(kind)
-        return parts[0] if len(parts) == 1 else JoinedVariants(tuple(parts))
+        return together(parts)
 
     def of_rows(self, rows: Tensor) -> JoinedVariants:
         return JoinedVariants(tuple(kind.of_rows(rows) for kind in self.kinds))
@@ -171,6 +198,24 @@ class JoinedVariants(Variants):
         return JoinedVariants(
             tuple(kind.with_tensors(list(islice(left, len(kind.tensors())))) for kind in self.kinds)
         )
+
+
+def together(kinds: Iterable[Variants]) -> Variants:
+    """Return variants of several kinds as one; neighbouring views of one engine become one kind, made at once."""
+    parts: list[Variants] = []
+    for kind in kinds:
+        last = parts[-1] if parts else None
+        if isinstance(kind, ViewVariants) and isinstance(last, ViewVariants):
+            parts[-1] = replace(last, images=(*last.images, *kind.images))
+        else:
+            parts.append(kind)
+    return parts[0] if len(parts) == 1 else JoinedVariants(tuple(parts))
+
+
+def has_views(variants: Variants) -> bool:
+    """Say whether some of the variants are views, whose features are still to be computed."""
+    kinds = variants.kinds if isinstance(variants, JoinedVariants) else (variants,)
+    return any(isinstance(kind, ViewVariants) for kind in kinds)
 
 
 @dataclass(frozen=True)

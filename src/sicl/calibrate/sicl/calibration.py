@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sicl.adapt import Adapter, Moment
 from sicl.calibrate._base import Calibration
@@ -27,6 +27,8 @@ from sicl.calibrate.sicl.information import (
     Information,
     Told,
     collapse,
+    pooled,
+    say,
     sums_of,
 )
 from sicl.calibrate.sicl.kept import Kept
@@ -86,10 +88,12 @@ class SiclCalibration(Calibration):
         self.draws = Draws(spec, self.generator)
         self.graphs = Graphs()
         self.witnesses = witnesses_of(spec, self.anchor, self.draws, self.graphs)
-        for own in dict.fromkeys(q.engine for w in self.witnesses for q in w.questions.values()):
-            own.prepare()
+        for engine in dict.fromkeys(q.engine for w in self.witnesses for q in w.questions.values()):
+            engine.prepare()
         self.poll = Poll([w.network for w in self.witnesses], self.graphs, self.generator)
-        self.temper = Temper(self.generator.device, spec.seed)
+        # The anchor's was measured to be the network's.
+        own = [w.name for w in self.witnesses if w.name != "anchor"]
+        self.tempers: dict[Who, Temper] = {who: Temper(self.generator.device, spec.seed) for who in own}
         self.information, self.anchored = Information(), Information()
         self.company = Company(spec.seed)
         self.level = Recent(LEVEL)
@@ -102,8 +106,8 @@ class SiclCalibration(Calibration):
         self.reset()
         if source is not None:
             # Graphs cost more to capture than eighteen batches give back.
-            engine: Any = "twin" if spec.engine == "auto" else spec.engine
-            trial = replace(spec, fitted=False, budget_ms=None, engine=engine)
+            level: Any = "twin" if spec.engine == "auto" else spec.engine
+            trial = replace(spec, fitted=False, budget_ms=None, engine=level)
             self.fitted = fit_on_source(adapter, source, lambda a: SiclCalibration(trial, a), spec.seed)
 
     @property
@@ -141,8 +145,10 @@ class SiclCalibration(Calibration):
         labels = moment.logits.argmax(dim=1)
         self.anchor.follow()
         asked = self._whom(moment.images)
-        if self.spec.temper:
-            self.temper.observe(moment.images, labels, partial(self._predicted, asked, moment.network))
+        for who, temper in self.tempers.items() if self.spec.temper else ():
+            if who in asked:
+                predict = partial(self._predicted, who, asked[who])
+                temper.observe(moment.images, labels if who == "network" else None, predict)
         temperature = self._temperature(asked)
         votes, read = self._poll(asked, moment, labels, temperature)
         answers, signals = read.answers, self._signals(asked, read, temperature)
@@ -158,20 +164,23 @@ class SiclCalibration(Calibration):
         return confidence, answers, {**signals, "error": error}
 
     def _temperature(self, asked: Asked) -> Tensor:
-        """At what temperature answers are taken: above 1 halfway, in logarithms, to the one that fits mixed images.
+        """At what temperature each witness is heard: above 1 halfway, in logarithms, to the one that fits mixed images.
 
         Those are harder than the stream's, so it errs upward only: one below 1 is taken as it is. So is that of a
         softmax alone, which no other answer lowers.
         """
-        fits = self.temper.temperature
+        own = [self.tempers.get(witness.name, self.tempers["network"]) for witness in self.witnesses]
+        fits = torch.stack([temper.temperature for temper in own])
         return torch.minimum(fits, fits.sqrt()) if asked["network"] else fits
 
     def _counts_itself(self, asked: Asked) -> bool:
         """Whether the softmax is an answer: if it shall be and is the network's own, or if there is no other.
 
-        What a method makes of the network's logits (LAME, ROID) is its claim, however sure: the network testifies.
+        What a method makes of the network's logits (LAME, ROID), or trains on these very images where an anchor can be
+        asked (TENT), is its claim, however sure: the network and its anchor testify.
         """
-        return ("softmax" in self.spec.members and not self._adjusted) or not asked["network"]
+        own = not self._adjusted and "anchor" not in asked
+        return ("softmax" in self.spec.members and own) or not asked["network"]
 
     def _features(self, confidence: Tensor, answers: Answers) -> Tensor:
         """Log-odds of the confidence and of every answer, and the mean of the first over the recent stream."""
@@ -230,19 +239,23 @@ class SiclCalibration(Calibration):
         self._possible[shape] = found
         return found
 
-    def _predicted(self, asked: Asked, network: nn.Module, images: Tensor) -> Tensor:
-        """Return the network's logits of other images than the batch's, as fast as its variants are computed."""
-        engines = [question.engine for question in asked["network"].values() if question.kept is None]
-        if not engines or engines[0].split.network is not network:
-            return predicted_logits(network, images)
-        return engines[0].logits(engines[0].begin(images))
+    def _predicted(self, who: Who, questions: dict[Name, Question], images: Tensor) -> Tensor:
+        """Return a witness's logits of other images than the batch's, as fast as its variants are computed."""
+        first = next(iter(questions.values()), None)
+        if first is None or (who == "network" and first.kept is not None):
+            return predicted_logits(self.anchor.live, images)
+        engine, kept = first.engine, first.kept
+        return engine.logits(engine.begin(images, None if kept is None else kept.of()))
 
     def _poll(
         self, asked: Asked, moment: Moment, labels: Tensor, temperature: Tensor
     ) -> tuple[dict[Question, Votes], Read]:
         """Put all questions to all witnesses, as often as the batch needs if that is asked; read what they answer."""
         n = self._counts(len(asked))
-        asks = [Ask(q, n[name]) for questions in asked.values() for name, q in questions.items()]
+        places = {witness.name: place for place, witness in enumerate(self.witnesses)}
+        asks = [
+            Ask(q, n[name], witness=places[who]) for who, all_ in asked.items() for name, q in all_.items()
+        ]
         read = partial(self._read, asked)
         if not asks:
             return {}, read({}, labels, temperature, moment.logits)
@@ -262,8 +275,10 @@ class SiclCalibration(Calibration):
         if adaptive:
             drawn = {question: seen for question, seen in votes.items() if question.drawn}
 
+            by_question = {ask.question: ask for ask in asks}
+
             def more(counts: Mapping[Question, int]) -> dict[Question, Votes]:
-                again = [Ask(question, n) for question, n in counts.items()]
+                again = [replace(by_question[question], n=n) for question, n in counts.items()]
                 return self.poll.again(again, polled, labels, temperature).by_question()
 
             votes |= settle(drawn, more, self.spec.votes)
@@ -290,7 +305,7 @@ class SiclCalibration(Calibration):
         """One answer for each view of the images, and one for all variants that are drawn, which differ by chance."""
         parts: list[tuple[Who, Name, Votes, bool]] = []
         if self._counts_itself(asked):
-            own = count(logits.float().unsqueeze(0), labels, temperature)
+            own = count(logits.float().unsqueeze(0), labels, temperature[0])
             # The class it predicts it would vote for with certainty.
             parts.append(("network", "softmax", replace(own, hard=own.soft), True))
         for who, questions in asked.items():
@@ -314,7 +329,7 @@ class SiclCalibration(Calibration):
         """The softmax, the temperature, and the mean vote on each question."""
         signals = {"softmax": read.softmax}
         if self.spec.temper:
-            signals["temperature"] = temperature
+            signals["temperature"] = temperature[0]
         names = [
             f"{name}_invariance" if who == "network" else f"{who}_{name}"
             for who, questions in asked.items()
@@ -323,7 +338,7 @@ class SiclCalibration(Calibration):
         return signals | dict(zip(names, read.means))
 
     def _weigh(self, answers: Answers, moment: Moment) -> tuple[Tensor, Tensor, Signals]:
-        """Return the mean of all answers, by how much say each has, its standard error, and whose say it is."""
+        """Return what all answers make, by how much say each has, its standard error, and whose say it is."""
         weights = answers.votes.new_full((len(answers),), 1 / len(answers))
         signals = {"collapse": weights.new_zeros(())}
         if self.spec.say == "learnt" or self.spec.relaxation == "guard":
@@ -332,23 +347,21 @@ class SiclCalibration(Calibration):
             if self.spec.say == "learnt":
                 weights = self._say(answers, told.share, 1 - signals["collapse"])
                 signals |= {f"say_{who}": weights[place].sum() for who, place in answers.whose.items()}
-        error = (weights.square() @ answers.errors.square()).sqrt()
-        return weights @ answers.votes, error, signals
+        return *pooled(answers, weights), signals
 
     def _say(self, answers: Answers, shares: Tensor, left: Tensor) -> Tensor:
         """Return how much each answer counts, by the share it resolves; the network's by what collapse has left of it.
 
-        A network that adapts learns to be sure, right or wrong, so its shares say nothing beside the anchor's: each
-        has half of the say. Without a guard no witness is compared with another.
+        Witnesses are compared by the root of what their answers count. A network that adapts learns to be sure, right
+        or wrong, so its shares say nothing beside the anchor's: each has half of the say. So it is without a guard.
         """
-        scores = POWER * shares
-        whose = answers.whose
+        scores, whose = POWER * shares, answers.whose
+        voices = torch.stack([scores[place].exp().mean().log() / 2 for place in whose.values()])
         if "anchor" in whose or self.spec.relaxation != "guard":
-            scores = torch.cat([scores[place].log_softmax(dim=0) for place in whose.values()])
+            voices = torch.zeros_like(voices)
         if self.spec.relaxation == "guard":
-            own = whose["network"].stop
-            scores = torch.cat([scores[:own] + POWER * left.clamp_min(1e-6).log(), scores[own:]])
-        return scores.softmax(dim=0)
+            voices = torch.cat([voices[:1] + POWER * left.clamp_min(1e-6).log(), voices[1:]])
+        return say(scores, whose, voices)
 
     def _collapse(self, answers: Answers, told: Told, moment: Moment) -> Tensor:
         """How far the network has collapsed beside the anchor, also where that is no witness."""
@@ -370,8 +383,10 @@ class SiclCalibration(Calibration):
     def reset(self) -> None:
         """Forget the recent batches and start the noise anew."""
         self.generator.manual_seed(self.spec.seed)
-        for part in (self.company, self.information, self.anchored, self.temper):
+        for part in (self.company, self.information, self.anchored):
             part.reset()
+        for temper in self.tempers.values():
+            temper.reset()
         for kept in self._kept.values():
             kept.reset()
         self.draws.styles.clear()
@@ -387,7 +402,7 @@ class SiclCalibration(Calibration):
             "anchored": self.anchored.state_dict(),
             "batches": self._batches,
             "collapsed": self._collapsed,
-            "temper": self.temper.state_dict(),
+            "tempers": {who: temper.state_dict() for who, temper in self.tempers.items()},
             "company": self.company.state_dict(),
             "kept": {who: kept.state_dict() for who, kept in self._kept.items()},
             "level": self.level.state_dict(),
@@ -401,7 +416,8 @@ class SiclCalibration(Calibration):
         self.information.load_state_dict(state["information"])
         self.anchored.load_state_dict(state["anchored"])
         self._batches, self._collapsed = state["batches"], state["collapsed"]
-        self.temper.load_state_dict(state["temper"])
+        for who, temper in self.tempers.items():
+            temper.load_state_dict(state["tempers"][who])
         self.company.load_state_dict(state["company"])
         if state["kept"].keys() != self._kept.keys():
             raise InputError(f"`state` keeps statistics of {[*state['kept']]}, not of {[*self._kept]}.")

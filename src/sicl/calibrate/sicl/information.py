@@ -18,6 +18,8 @@ MEMORY = 1 - 1 / 256
 """What a sample counts when one more has come: some 256 are remembered, in batches of any size."""
 POWER = 40
 """An answer that resolves a hundredth more of its variety has exp(0.4) = 1.5 times the say."""
+_CLIP = 1e-3
+"""No witness rules a prediction out, or makes it certain, by itself."""
 
 AnswerName = tuple[Who, str]
 """Whose answer, and to which question, with a number where a witness has several to one."""
@@ -143,6 +145,33 @@ def _name(key: str) -> AnswerName:
         if who == known:
             return known, name
     raise InputError(f"`sums` of the state must name a witness of {', '.join(WITNESSES)}, got {shown(key)}.")
+
+
+def say(scores: Tensor, whose: dict[Who, slice], voices: Tensor) -> Tensor:
+    """Return how much each of A answers counts: by exp(score) within its witness, which counts by exp(voice)."""
+    within = torch.cat([scores[place].softmax(dim=0) for place in whose.values()])
+    sizes = [place.stop - place.start for place in whose.values()]
+    shares = voices.softmax(dim=0).unbind()
+    return within * torch.cat([share.expand(size) for share, size in zip(shares, sizes)])
+
+
+def pooled(answers: Answers, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the confidence that weighted answers make, and its standard error.
+
+    Those of one witness repeat what it knows, so they are averaged. Witnesses know different things, so their log-odds
+    are averaged: a prediction that one of them finds unlikely is unlikely.
+    """
+    votes, errors = weights.unsqueeze(1) * answers.votes, weights.unsqueeze(1) * answers.errors
+    if len(answers.whose) == 1:
+        return votes.sum(dim=0), errors.norm(dim=0)
+    odds, spread = torch.zeros_like(votes[0]), torch.zeros_like(votes[0])
+    for place in answers.whose.values():
+        voice = weights[place].sum()
+        p = (votes[place].sum(dim=0) / voice.clamp_min(1e-12)).clamp(_CLIP, 1 - _CLIP)
+        odds = odds + voice * torch.special.logit(p)
+        spread = torch.hypot(spread, errors[place].norm(dim=0) / (p * (1 - p)))
+    confidence = odds.sigmoid()
+    return confidence, confidence * (1 - confidence) * spread
 
 
 def collapse(answers: Answers, told: Told) -> Tensor:

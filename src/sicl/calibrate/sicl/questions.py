@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
@@ -17,7 +18,7 @@ from sicl.calibrate.sicl.variants import Draws
 from sicl.engine.engine import Engine
 from sicl.engine.norms import Recorded
 from sicl.engine.split import Begun
-from sicl.engine.variants import GivenVariants, JoinedVariants, Variants
+from sicl.engine.variants import GivenVariants, Variants
 from sicl.errors import InputError
 
 Strength = Tensor | float
@@ -48,9 +49,9 @@ class Question(ABC):
     def require(self, images: Tensor) -> None:  # noqa: B027
         """Raise `InputError` if the question cannot be asked of such images."""
 
+    @abstractmethod
     def look(self, begun: Begun) -> Tensor:
         """Return what must be known of a clean batch to draw variants of it."""
-        return begun.base.new_empty(0)
 
     @abstractmethod
     def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
@@ -65,11 +66,11 @@ class Question(ABC):
 
     def in_company(
         self, begun: Begun, known: Tensor, n: int, strength: Strength
-    ) -> list[tuple[Begun, Variants]]:
-        """Return the next variants beside the batch that each is resumed as: normalised as the company was."""
+    ) -> Iterator[tuple[Begun, Variants]]:
+        """Yield the next variants beside the batch that each is resumed as: normalised as the company was."""
         assert self.kept is not None
         like = replace(begun, recorded=self.kept.of(self.name))
-        return [(like, self.draw(begun, known, n, strength))]
+        yield like, self.draw(begun, known, n, strength)
 
     def seen(self, company: Begun) -> dict[str, Recorded]:
         """Return what the company is normalised with under the question."""
@@ -78,26 +79,28 @@ class Question(ABC):
 
 
 class View(Question):
-    """Other views of the images: the same every time."""
+    """Other views of the images: the same every time, and for all who are asked; `look` gives them."""
 
     @abstractmethod
-    def views(self, images: Tensor) -> list[Tensor]:
-        """Return the views of a batch."""
+    def views(self, images: Tensor) -> Tensor:
+        """Return the views of a batch, V x (its shape)."""
 
     def require(self, images: Tensor) -> None:
         _require_pixels(images)
 
+    def look(self, begun: Begun) -> Tensor:
+        return self.views(begun.images)
+
     def draw(self, begun: Begun, known: Tensor, n: int, strength: Strength) -> Variants:
-        seen = [self.engine.view(view) for view in self.views(begun.images)]
-        return seen[0] if len(seen) == 1 else JoinedVariants(tuple(seen))
+        return self.engine.view(*known)
 
     def in_company(
         self, begun: Begun, known: Tensor, n: int, strength: Strength
-    ) -> list[tuple[Begun, Variants]]:
+    ) -> Iterator[tuple[Begun, Variants]]:
         assert self.kept is not None
-        views = enumerate(self.views(begun.images))
-        viewed = [self.engine.begin(view, self.kept.of(f"{self.name}{i}")) for i, view in views]
-        return [(view, GivenVariants(view.base.unsqueeze(0))) for view in viewed]
+        for i, view in enumerate(known):
+            viewed = self.engine.begin(view, self.kept.of(f"{self.name}{i}"))
+            yield viewed, GivenVariants(viewed.base.unsqueeze(0))
 
     def seen(self, company: Begun) -> dict[str, Recorded]:
         views = enumerate(self.views(company.images))
@@ -109,8 +112,8 @@ class Mirror(View):
 
     name = "mirror"
 
-    def views(self, images: Tensor) -> list[Tensor]:
-        return [images.flip(-1)]
+    def views(self, images: Tensor) -> Tensor:
+        return images.flip(-1).unsqueeze(0)
 
 
 class Crop(View):
@@ -118,7 +121,7 @@ class Crop(View):
 
     name = "crop"
 
-    def views(self, images: Tensor) -> list[Tensor]:
+    def views(self, images: Tensor) -> Tensor:
         return crops(images)
 
 
@@ -127,7 +130,7 @@ class Repair(View):
 
     name = "repair"
 
-    def views(self, images: Tensor) -> list[Tensor]:
+    def views(self, images: Tensor) -> Tensor:
         return repairs(images)
 
 
@@ -163,7 +166,15 @@ class Content(Question):
         return self.draws.content(begun.base, known, n, strength)
 
 
-def crops(images: Tensor) -> list[Tensor]:
+def views_of(images: Tensor, questions: Iterable[Question]) -> dict[Question, Tensor]:
+    """Return the views that some of the questions are about, made once whoever is asked."""
+    asking = [question for question in questions if isinstance(question, View)]
+    views = {question.name: question for question in asking}
+    made = {name: question.views(images) for name, question in views.items()}
+    return {question: made[question.name] for question in asking}
+
+
+def crops(images: Tensor) -> Tensor:
     """Return two crops of N x C x H x W images, as large as they are: moved up and to the left, and enlarged."""
     _require_pixels(images)
     height, width = images.shape[-2:]
@@ -171,36 +182,34 @@ def crops(images: Tensor) -> list[Tensor]:
     moved = F.pad(images, (right, 0, down, 0), mode="reflect")[..., :height, :width]
     centre = images[..., down:-down, right:-right]
     larger = F.interpolate(centre, (height, width), mode="bicubic", antialias=True)
-    return [moved, larger.clamp(images.amin(), images.amax())]
+    return torch.stack([moved, larger]).clamp_(*images.aminmax())
 
 
-def repairs(images: Tensor) -> list[Tensor]:
+def repairs(images: Tensor) -> Tensor:
     """Return N x C x H x W images against noise, against coarse damage, and against blur and haze.
 
     Without their finest detail; at half their resolution; at full contrast and with detail doubled.
     """
     _require_pixels(images)
     size = images.shape[-2:]
+    darkest, brightest = (bound(dim=(1, 2, 3), keepdim=True) for bound in (images.amin, images.amax))
     # Images have values from 0 to 1; those of other networks have what they have.
-    low, high = images.amin().clamp_max(0.0), images.amax().clamp_min(1.0)
+    low, high = darkest.amin().clamp_max(0.0), brightest.amax().clamp_min(1.0)
+    soft = _softened(images)
     half = F.interpolate(images, [(side + 1) // 2 for side in size], mode="bilinear", antialias=True)
     coarse = F.interpolate(half, size, mode="bicubic", antialias=True)
-    stretched = _stretched(images, low, high)
-    sharp = 2 * stretched - _softened(stretched)
-    return [_softened(images), coarse.clamp(low, high), sharp.clamp(low, high)]
-
-
-def _stretched(images: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Each image from `low` to `high`, twenty times its contrast at the most."""
-    darkest, brightest = (bound(dim=(1, 2, 3), keepdim=True) for bound in (images.amin, images.amax))
-    return low + (high - low) * (images - darkest) / (brightest - darkest).clamp_min((high - low) / 20)
+    # Detail is doubled first: what softens an image softens it at any contrast.
+    detailed = torch.lerp(soft, images, 2.0)
+    # Each image from `low` to `high`, twenty times its contrast at the most.
+    contrast = ((brightest - darkest) / (high - low)).clamp_min(1 / 20)
+    sharp = torch.addcdiv(low, detailed - darkest, contrast)
+    return torch.stack([soft, coarse, sharp]).clamp_(low, high)
 
 
 def _softened(images: Tensor) -> Tensor:
-    """Each pixel as the mean of its neighbourhood, by weights 1 2 1 both ways."""
+    """Each pixel as the mean of its neighbourhood, by weights 1 2 1 both ways: the mean of pairs, of pairs."""
     padded = F.pad(images, (1, 1, 1, 1), mode="reflect")
-    rows = (padded[..., :-2, :] + 2 * padded[..., 1:-1, :] + padded[..., 2:, :]) / 4
-    return (rows[..., :-2] + 2 * rows[..., 1:-1] + rows[..., 2:]) / 4
+    return F.avg_pool2d(F.avg_pool2d(padded, 2, stride=1), 2, stride=1)
 
 
 def _require_pixels(images: Tensor) -> None:

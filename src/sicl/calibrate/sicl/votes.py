@@ -10,11 +10,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from sicl.calibrate.sicl.questions import Question, Strength
+from sicl.calibrate.sicl.questions import Question, Strength, views_of
 from sicl.engine.engine import Engine
 from sicl.engine.graphs import Graphs, Lanes
 from sicl.engine.split import Begun
-from sicl.engine.variants import JoinedVariants, Votes, joined
+from sicl.engine.variants import Votes, joined, together
 
 _MOST_SHAPES = 4
 
@@ -27,11 +27,13 @@ class Ask:
         question: what to ask.
         n: how many variants.
         strength: how hard to perturb; a tensor may change from batch to batch, a number belongs to the poll.
+        witness: the number of the temperature that its votes are taken at.
     """
 
     question: Question
     n: int
     strength: Strength = 1.0
+    witness: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Poll:
             asks: what to ask; what goes to one engine goes through the network at once.
             images: the batch.
             labels: the predicted classes that are voted on.
-            temperature: of the soft votes.
+            temperature: of the soft votes, one a witness.
             keep: the engines whose begun batch is wanted, to ask again.
             steady: whether nothing that is done depends on values or on batches before, as a graph needs it.
             read: makes something of the votes by question, the labels, the temperature and what is `beside`, as part
@@ -119,7 +121,9 @@ class Poll:
         inputs = [images, labels, temperature, *beside, *strengths]
         if not steady or None in states:
             return function(inputs)
-        numbers = [(a.question, a.n, None if isinstance(a.strength, Tensor) else a.strength) for a in asks]
+        numbers = [
+            (a.question, a.n, a.witness, None if isinstance(a.strength, Tensor) else a.strength) for a in asks
+        ]
         shapes = tuple(tuple(tensor.shape) for tensor in inputs)
         key = (shapes, keep, read is None, *numbers, *states)
         return self.captures(key, function, inputs)
@@ -145,6 +149,8 @@ def _ask(
     lanes: bool,
 ) -> Polled:
     engines = list(dict.fromkeys(ask.question.engine for ask in asks))
+    # First, since lanes read only what was there before them.
+    known |= views_of(images, [ask.question for ask in asks])
     streams = Lanes(images.device, open_=lanes and _has_room(engines, asks, len(images)))
     votes: dict[int, Votes] = {}
     for engine in engines:
@@ -170,12 +176,12 @@ def _put(
         if question not in known:
             known[question] = question.look(clean)
     described = [(ask.question, (clean, known[ask.question], ask.n, ask.strength)) for ask in asks]
-    vote = partial(asks[0].question.engine.votes, labels=labels, temperature=temperature)
+    own = temperature[asks[0].witness]
+    vote = partial(asks[0].question.engine.votes, labels=labels, temperature=own)
     if asks[0].question.kept is not None:
         return [joined([vote(*part) for part in question.in_company(*how)]) for question, how in described]
     drawn = [question.draw(*how) for question, how in described]
-    together = drawn[0] if len(drawn) == 1 else JoinedVariants(tuple(drawn))
-    return vote(clean, together).split([len(variants) for variants in drawn])
+    return vote(clean, together(drawn)).split([len(variants) for variants in drawn])
 
 
 def _has_room(engines: list[Engine], asks: list[Ask], rows: int) -> bool:
