@@ -20,12 +20,13 @@ class SICL(Options, Calibrator):
 
     Each prediction is put to questions of a natural size: does it survive a mirror, a small crop, a repair of the image
     (softened, coarsened, sharpened), the style of another image (its channel statistics, in shallow features)? The
-    softmax is an answer like the others; all are tempered alike. They are put to the network as it predicts, to the
+    softmax of a network that does not train itself is an answer too. They are put to the network as it predicts, to the
     anchor (the network as it was attached, if it adapts), and to the network by the batch's statistics (if it uses
     running ones). Each answer counts by its information: of the variety of classes that it names on the recent stream,
     the share that it is sure about. A question that destroys the images resolves little, and so do statistics that do
-    not fit; a repair that undoes what noise or blur did resolves more. A network that adapts, which makes it sure, and
-    its anchor have half of the say each; one that has collapsed loses its half. No labels, no gradients, no source
+    not fit; a repair that undoes what noise or blur did resolves more. What one witness answers is averaged, and so are
+    the log-odds of the witnesses: what one of them finds unlikely is unlikely. A network that adapts, which makes it
+    sure, and its anchor have half of the say each; one that has collapsed loses its half. No labels, no gradients, no source
     data; with labelled source data (`attach(..., source=)`) a small map from the answers to correctness is fitted.
     `SICL.paper()` is the printed formula.
 
@@ -58,8 +59,8 @@ class SICL(Options, Calibrator):
             less variance, so fewer variants give the same answer.
         relaxation: "printed": times (1 - content invariance); "guard": a network that has collapsed tells fewer classes
             apart than the anchor, and loses its say to it; "none": answers are compared within each witness only.
-        temper: take all answers at a temperature: above 1 halfway to the one that fits images mixed from the stream,
-            below 1 that one.
+        temper: hear each witness at a temperature of its own: above 1 halfway to the one that fits images mixed from
+            the stream, below 1 that one.
         layer: where to perturb style: "stem" (what enters the first stage), "auto" (what leaves it: the
             paper's place), a module name, or "NAME:input".
         content_layer: where to perturb content, likewise.
