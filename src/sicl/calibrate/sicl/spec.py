@@ -26,9 +26,9 @@ class SICL(Options, Calibrator):
     the share that it is sure about. A question that destroys the images resolves little, and so do statistics that do
     not fit; a repair that undoes what noise or blur did resolves more. What one witness answers is averaged, and so are
     the log-odds of the witnesses: what one of them finds unlikely is unlikely. A network that adapts, which makes it
-    sure, and its anchor have half of the say each; one that has collapsed loses its half. No labels, no gradients, no source
-    data; with labelled source data (`attach(..., source=)`) a small map from the answers to correctness is fitted.
-    `SICL.paper()` is the printed formula.
+    sure, and its anchor have half of the say each; one that has collapsed loses its half. No labels, no gradients, no
+    source data; with labelled source data (`attach(..., source=)`) a small map from the answers to correctness is
+    fitted. `SICL.paper()` is the printed formula.
 
     Args:
         members: the questions whose votes count: the "softmax" itself, the "mirror" image (leave it out where left
