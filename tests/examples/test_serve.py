@@ -128,6 +128,8 @@ def in_a_thread(snapshots: Path) -> Iterator[str]:
     streams = example.Streams("demo", calibrator="softmax", snapshots=snapshots, observers=observers)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
+    # Clients that come before the server is ready wait in line.
+    listener.listen()
     server = uvicorn.Server(uvicorn.Config(example.make_app(streams, registry), log_level="warning"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
