@@ -5,7 +5,7 @@ median of 30 rounds (9 on a CPU), and in a round SICL calibrates four batches, s
 mixed images every fourth. "naive" is a hook and 40 whole forward passes; "floor" the operations of the 40
 suffix passes at the measured peak of a matrix product in the dtype that SICL computes in.
 
-    python benchmarks/overhead.py [--quick | --cases resnet18:64,resnet50:200] [--json FILE]
+    python benchmarks/overhead.py [--quick | --cases resnet18:64,resnet50:200] [--ways "sicl default"] [--json FILE]
     python benchmarks/overhead.py --markdown FILE.json        every case as a table
     python benchmarks/overhead.py --summary FILE.json         all cases as one table
     python benchmarks/overhead.py --figure FILE.json          the first case as SVG
@@ -90,9 +90,10 @@ def parts(way: Calibrate, device: torch.device) -> dict[str, float]:
     spent: dict[str, float] = {"begin": 0.0, "votes": 0.0}
 
     def watched(engine: Any, verb: str) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
             box: list[Any] = []
-            spent[verb] += timed(lambda: box.append(getattr(type(engine), verb)(engine, *args)), device)
+            work = partial(getattr(type(engine), verb), engine, *args, **options)
+            spent[verb] += timed(lambda: box.append(work()), device)
             return box[0]
 
         return call
@@ -195,7 +196,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     started = time.perf_counter()
     for number, (arch, width, batch) in enumerate(todo):
         left = options.seconds - (time.perf_counter() - started)
-        names = [*SPECS, *(OTHERS if options.all else ())]
+        names = options.ways or [*SPECS, *(OTHERS if options.all else ())]
         record: dict[str, Any] = {"arch": arch, "width": width, "batch": batch}
         try:
             case = Case(arch, width, batch, device)
@@ -268,6 +269,15 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n".join([head, *(table(record) for record in result["cases"])])
 
 
+def words(text: str) -> list[str]:
+    """Return the ways that an option names, with commas between."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in {**SPECS, **OTHERS}:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join([*SPECS, *OTHERS])}.")
+    return names
+
+
 def main() -> None:
     """Measure and print, or print a result that was saved."""
     parser = argparse.ArgumentParser(
@@ -275,6 +285,9 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="ResNet-18 with batch 64 only")
     parser.add_argument("--cases", help="these only, as resnet18:64,resnet50:200")
+    parser.add_argument(
+        "--ways", type=words, help="SICL in these ways only, beside the others: 'sicl default,sicl 20+20 frozen'"
+    )
     parser.add_argument(
         "--all", action="store_true", help="every level (plain, twin, traced, graph), and without lanes"
     )
