@@ -286,7 +286,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="ResNet-18 with batch 64 only")
     parser.add_argument("--cases", help="these only, as resnet18:64,resnet50:200")
     parser.add_argument(
-        "--ways", type=words, help="SICL in these ways only, beside the others: 'sicl default,sicl 20+20 frozen'"
+        "--ways",
+        type=words,
+        help="SICL in these ways only, beside the others: 'sicl default,sicl 20+20 frozen'",
     )
     parser.add_argument(
         "--all", action="store_true", help="every level (plain, twin, traced, graph), and without lanes"
