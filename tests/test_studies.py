@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -70,3 +72,15 @@ def test_the_study_of_information_ranks_answers_without_labels(tmp_path: Path) -
     assert all(float(cell) > 0.5 for cell in ranks.strip("| ").split("|")[1:])
     assert hardware.startswith("96 images a stream")
     assert picture.read_text().startswith("<svg")
+
+
+@pytest.mark.slow
+def test_the_study_of_overhead_times_its_ways_more_than_once(tmp_path: Path) -> None:
+    """However little time there is: a median of one would be what a first call costs."""
+    numbers = tmp_path / "overhead.json"
+    how = ("--cases", "resnet18:2", "--ways", "sicl default", "--seconds", "0", "--device", "cpu")
+    table = study("overhead.py", *how, "--json", numbers)
+    rows = json.loads(numbers.read_text())["cases"][0]["rows"]
+    assert [*rows] == ["forward", "tent step", "naive", "mc dropout 20", "sicl default"]
+    assert all(row["n"] >= 5 and row["ms"] > 0 for row in rows.values())
+    assert "| sicl default |" in table

@@ -17,8 +17,9 @@ from sicl.calibrate.sicl.information import (
     Answers,
     Information,
     collapse,
+    mean_count,
     pooled,
-    say,
+    within,
 )
 from sicl.calibrate.sicl.options import Who
 from sicl.data import load_dataset
@@ -305,45 +306,59 @@ def _by(*whose: AnswerName, votes: list[float], errors: list[float] | None = Non
 
 
 MIRROR, CROP, BATCH = ("network", "mirror0"), ("network", "crop0"), ("batch", "mirror0")
+ALONE = torch.tensor([[0.5, 0.5]])
+"""Two answers of one witness."""
+TWO = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
+"""Two answers of one witness, one of another."""
 
 
 def test_the_answers_of_one_witness_are_averaged() -> None:
     """Also where they are certain, as hard votes are."""
-    confidence, error = pooled(
-        _by(MIRROR, CROP, votes=[1.0, 0.0], errors=[0.3, 0.4]), torch.tensor([0.5, 0.5])
-    )
+    answers = _by(MIRROR, CROP, votes=[1.0, 0.0], errors=[0.3, 0.4])
+    confidence, error = pooled(answers, ALONE, torch.ones(1))
     assert float(confidence) == 0.5
     assert float(error) == pytest.approx(0.25)
 
 
 def test_the_log_odds_of_witnesses_are_averaged() -> None:
-    """Each witness's answers first, by their weights; then the witnesses, by the sum of these."""
+    """Each witness's answers first, by their weights; then the witnesses, by theirs."""
     answers = _by(MIRROR, CROP, BATCH, votes=[0.9, 0.7, 0.2])
-    confidence, _ = pooled(answers, torch.tensor([0.25, 0.25, 0.5]))
+    confidence, _ = pooled(answers, TWO, torch.tensor([0.5, 0.5]))
     odds = (math.log(0.8 / 0.2) + math.log(0.2 / 0.8)) / 2
     assert float(confidence) == pytest.approx(1 / (1 + math.exp(-odds)), abs=1e-6)
-    assert float(pooled(answers, torch.tensor([0.5, 0.5, 0.0]))[0]) == pytest.approx(0.8, abs=1e-6)
+    assert float(pooled(answers, TWO, torch.tensor([1.0, 0.0]))[0]) == pytest.approx(0.8, abs=1e-6)
 
 
 def test_a_witness_that_finds_a_prediction_unlikely_is_not_outvoted() -> None:
     """Half sure and half not is less than the mean of both: nobody is sure without a reason."""
-    confidence, _ = pooled(_by(MIRROR, BATCH, votes=[0.9, 0.01]), torch.tensor([0.5, 0.5]))
+    confidence, _ = pooled(_by(MIRROR, BATCH, votes=[0.9, 0.01]), torch.eye(2), torch.tensor([0.5, 0.5]))
     assert float(confidence) < (0.9 + 0.01) / 2 - 0.1
 
 
 def test_the_standard_error_of_pooled_answers_is_their_chance_spread() -> None:
     """It is what redrawn votes make of the confidence."""
     generator = torch.Generator().manual_seed(0)
-    spreads = torch.tensor([0.02, 0.03, 0.01])
+    spreads, voices = torch.tensor([0.02, 0.03, 0.01]), torch.tensor([0.6, 0.4])
     drawn = torch.tensor([0.7, 0.6, 0.3]) + spreads * torch.randn(4096, 3, generator=generator)
-    weights = torch.tensor([0.3, 0.3, 0.4])
     answers = Answers((MIRROR, CROP, BATCH), drawn.T, torch.zeros(3, 4096), torch.zeros(3, 9))
-    _, error = pooled(_by(MIRROR, CROP, BATCH, votes=[0.7, 0.6, 0.3], errors=spreads.tolist()), weights)
-    assert float(error) == pytest.approx(float(pooled(answers, weights)[0].std()), rel=0.05)
+    one = _by(MIRROR, CROP, BATCH, votes=[0.7, 0.6, 0.3], errors=spreads.tolist())
+    _, error = pooled(one, TWO, voices)
+    assert float(error) == pytest.approx(float(pooled(answers, TWO, voices)[0].std()), rel=0.05)
 
 
-def test_collapse_leaves_the_anchor_alone() -> None:
-    """A network whose say is gone, to the last bit, adds nothing, and nothing is undefined."""
+def test_a_witness_without_a_voice_adds_nothing() -> None:
+    """A network whose say is gone, to the last bit, leaves its anchor alone, and nothing is undefined."""
     answers = _by(MIRROR, ("anchor", "mirror0"), votes=[0.99, 0.3])
-    weights = say(torch.zeros(2), answers.whose, torch.tensor([POWER * math.log(1e-6), 0.0]))
-    assert float(pooled(answers, weights)[0]) == pytest.approx(0.3, abs=1e-6)
+    voices = torch.tensor([POWER * math.log(1e-6), 0.0]).softmax(dim=0)
+    assert float(pooled(answers, torch.eye(2), voices)[0]) == pytest.approx(0.3, abs=1e-6)
+
+
+def test_answers_are_compared_with_those_of_the_same_witness() -> None:
+    """The rows of weights are each witness's own, and its count is the mean of its answers', however many."""
+    scores, owners = torch.tensor([1.0, 2.0, 5.0]), TWO > 0
+    expected = torch.stack(
+        [torch.tensor([1.0, 2.0, -torch.inf]).softmax(dim=0), torch.tensor([0.0, 0.0, 1.0])]
+    )
+    torch.testing.assert_close(within(scores, owners), expected)
+    counts = torch.tensor([(math.e + math.e**2) / 2, math.e**5]).log()
+    torch.testing.assert_close(mean_count(scores, owners), counts)

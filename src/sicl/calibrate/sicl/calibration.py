@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sicl.adapt import Adapter, Moment
@@ -27,9 +28,10 @@ from sicl.calibrate.sicl.information import (
     Information,
     Told,
     collapse,
+    mean_count,
     pooled,
-    say,
     sums_of,
+    within,
 )
 from sicl.calibrate.sicl.kept import Kept
 from sicl.calibrate.sicl.options import Name, Options, Who
@@ -103,6 +105,7 @@ class SiclCalibration(Calibration):
         self.fitted: Fitted | None = None
         self._possible: dict[torch.Size, set[Name]] = {}
         self._layouts: dict[Layout, tuple[tuple[AnswerName, ...], Tensor]] = {}
+        self._owners: dict[tuple[AnswerName, ...], Tensor] = {}
         self.reset()
         if source is not None:
             # Graphs cost more to capture than eighteen batches give back.
@@ -315,6 +318,7 @@ class SiclCalibration(Calibration):
         if layout not in self._layouts:
             names, rows = _layout_of(layout, {*self.spec.members, "softmax"})
             self._layouts[layout] = names, rows.to(seen.soft)
+            self._owners[names] = _owners_of(names).to(seen.soft.device)
         names, rows = self._layouts[layout]
         # In one product each: a GPU takes longer to be told of a small sum than to make it.
         means = rows @ seen.of(self.spec.votes)
@@ -338,30 +342,34 @@ class SiclCalibration(Calibration):
         return signals | dict(zip(names, read.means))
 
     def _weigh(self, answers: Answers, moment: Moment) -> tuple[Tensor, Tensor, Signals]:
-        """Return what all answers make, by how much say each has, its standard error, and whose say it is."""
-        weights = answers.votes.new_full((len(answers),), 1 / len(answers))
-        signals = {"collapse": weights.new_zeros(())}
+        """Return what all answers make, its standard error, and whose say it is."""
+        owners, scores = self._owners[answers.names], answers.votes.new_zeros(len(answers))
+        signals = {"collapse": answers.votes.new_zeros(())}
         if self.spec.say == "learnt" or self.spec.relaxation == "guard":
             told = self.information.observe(answers)
             signals["collapse"] = self._collapse(answers, told, moment)
-            if self.spec.say == "learnt":
-                weights = self._say(answers, told.share, 1 - signals["collapse"])
-                signals |= {f"say_{who}": weights[place].sum() for who, place in answers.whose.items()}
-        return *pooled(answers, weights), signals
+        if self.spec.say == "learnt":
+            scores = POWER * told.share
+            voices = self._voices(answers, scores, owners, signals["collapse"]).softmax(dim=0)
+            signals |= {f"say_{who}": voice for who, voice in zip(answers.whose, voices.unbind())}
+        else:
+            voices = owners.sum(dim=1) / len(answers)
+        return *pooled(answers, within(scores, owners), voices), signals
 
-    def _say(self, answers: Answers, shares: Tensor, left: Tensor) -> Tensor:
-        """Return how much each answer counts, by the share it resolves; the network's by what collapse has left of it.
+    def _voices(self, answers: Answers, scores: Tensor, owners: Tensor, lost: Tensor) -> Tensor:
+        """Return the logarithm of how much each witness counts; the network by what collapse has left of it.
 
         Witnesses are compared by the root of what their answers count. A network that adapts learns to be sure, right
         or wrong, so its shares say nothing beside the anchor's: each has half of the say. So it is without a guard.
         """
-        scores, whose = POWER * shares, answers.whose
-        voices = torch.stack([scores[place].exp().mean().log() / 2 for place in whose.values()])
-        if "anchor" in whose or self.spec.relaxation != "guard":
-            voices = torch.zeros_like(voices)
+        if "anchor" in answers.whose or self.spec.relaxation != "guard":
+            voices = scores.new_zeros(len(owners))
+        else:
+            voices = mean_count(scores, owners) / 2
         if self.spec.relaxation == "guard":
-            voices = torch.cat([voices[:1] + POWER * left.clamp_min(1e-6).log(), voices[1:]])
-        return say(scores, whose, voices)
+            left = POWER * (1 - lost).clamp_min(1e-6).log()
+            voices = voices + F.pad(left.unsqueeze(0), (0, len(owners) - 1))
+        return voices
 
     def _collapse(self, answers: Answers, told: Told, moment: Moment) -> Tensor:
         """How far the network has collapsed beside the anchor, also where that is no witness."""
@@ -441,3 +449,8 @@ def _layout_of(layout: Layout, members: set[Name]) -> tuple[tuple[AnswerName, ..
     for row, (start, n) in zip(rows, spans):
         row[start : start + n] = 1 / n
     return tuple(names), rows
+
+
+def _owners_of(names: tuple[AnswerName, ...]) -> Tensor:
+    """Return whether each answer is of each witness, W x A."""
+    return torch.tensor([[who == own for own, _ in names] for who in dict.fromkeys(who for who, _ in names)])

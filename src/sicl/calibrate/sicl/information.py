@@ -147,31 +147,43 @@ def _name(key: str) -> AnswerName:
     raise InputError(f"`sums` of the state must name a witness of {', '.join(WITNESSES)}, got {shown(key)}.")
 
 
-def say(scores: Tensor, whose: dict[Who, slice], voices: Tensor) -> Tensor:
-    """Return how much each of A answers counts: by exp(score) within its witness, which counts by exp(voice)."""
-    within = torch.cat([scores[place].softmax(dim=0) for place in whose.values()])
-    sizes = [place.stop - place.start for place in whose.values()]
-    shares = voices.softmax(dim=0).unbind()
-    return within * torch.cat([share.expand(size) for share, size in zip(shares, sizes)])
+def within(scores: Tensor, owners: Tensor) -> Tensor:
+    """Return how much each of A answers counts within its witness, W x A: by exp(score).
+
+    Args:
+        scores: A.
+        owners: W x A, whether the answer is the witness's.
+    """
+    return _each(scores, owners).softmax(dim=1)
 
 
-def pooled(answers: Answers, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the confidence that weighted answers make, and its standard error.
+def mean_count(scores: Tensor, owners: Tensor) -> Tensor:
+    """Return, for each of W witnesses, the logarithm of the mean of exp(score) of its answers."""
+    return _each(scores, owners).logsumexp(dim=1) - owners.sum(dim=1).log()
+
+
+def _each(scores: Tensor, owners: Tensor) -> Tensor:
+    return scores.expand(owners.shape).masked_fill(~owners, -torch.inf)
+
+
+def pooled(answers: Answers, weights: Tensor, voices: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the confidence that answers make, and its standard error.
 
     Those of one witness repeat what it knows, so they are averaged. Witnesses know different things, so their log-odds
     are averaged: a prediction that one of them finds unlikely is unlikely.
+
+    Args:
+        answers: what is said.
+        weights: W x A, how much each answer counts within its witness.
+        voices: W, how much each witness counts, in all 1.
     """
-    votes, errors = weights.unsqueeze(1) * answers.votes, weights.unsqueeze(1) * answers.errors
-    if len(answers.whose) == 1:
-        return votes.sum(dim=0), errors.norm(dim=0)
-    odds, spread = torch.zeros_like(votes[0]), torch.zeros_like(votes[0])
-    for place in answers.whose.values():
-        voice = weights[place].sum()
-        p = (votes[place].sum(dim=0) / voice.clamp_min(1e-12)).clamp(_CLIP, 1 - _CLIP)
-        odds = odds + voice * torch.special.logit(p)
-        spread = torch.hypot(spread, errors[place].norm(dim=0) / (p * (1 - p)))
-    confidence = odds.sigmoid()
-    return confidence, confidence * (1 - confidence) * spread
+    said, spread = weights @ answers.votes, (weights.square() @ answers.errors.square()).sqrt()
+    if len(said) == 1:
+        return said[0], spread[0]
+    p = said.clamp(_CLIP, 1 - _CLIP)
+    confidence = (voices @ torch.special.logit(p)).sigmoid()
+    odds = voices.unsqueeze(1) * spread / (p * (1 - p))
+    return confidence, confidence * (1 - confidence) * odds.norm(dim=0)
 
 
 def collapse(answers: Answers, told: Told) -> Tensor:
