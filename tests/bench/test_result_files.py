@@ -107,6 +107,13 @@ def test_the_overview_says_where_a_calibrator_did_harm() -> None:
     )
 
 
+def test_the_overview_says_how_many_cells_were_not_run() -> None:
+    """Of a plan that is known and not complete; otherwise nothing."""
+    cells = [cell("fog"), cell("snow")]
+    assert "- 3 of 5 planned cells have no record yet" in overview(cells, planned=5)
+    assert all("planned" not in overview(cells, planned=planned) for planned in (None, 2))
+
+
 def test_severities_can_have_rows_of_their_own() -> None:
     """Clean images have none."""
     cells = [

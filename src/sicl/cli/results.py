@@ -23,13 +23,14 @@ def show(
     """Print a Markdown table: for each data set and method the ECE and AUROC of every calibrator, in %.
 
     A mean says over how many cells it is; what a cell does not have is in none. Below it stands in how many cells each
-    calibrator is no worse than the softmax.
+    calibrator is no worse than the softmax, and how many cells of the plan were not run.
     """
     from sicl.bench.run.results import load_results
     from sicl.bench.tables.summary import overview
 
-    found = (overview(load_results(path, plan).records, by_severity=severities) for path in where)
-    typer.echo("\n\n".join(found))
+    found = (load_results(path, plan) for path in where)
+    tables = (overview(some.records, by_severity=severities, planned=some.planned) for some in found)
+    typer.echo("\n\n".join(tables))
 
 
 @app.command()

@@ -8,6 +8,7 @@ from pathlib import Path
 from sicl.bench.report.page import html_page
 from sicl.bench.report.text import comma_separated, latex, markdown
 from sicl.bench.run.schema import Record
+from sicl.bench.tables.summary import missing
 from sicl.data.files import write_atomic
 from sicl.errors import DataError, require_choice
 
@@ -42,9 +43,7 @@ def write_report(
     require_choice(FORMATS, format=format)
     if not records:
         raise DataError("A report needs at least one record, got none. Run a benchmark first.")
-    note = ""
-    if planned is not None and planned > len(records):
-        note = f"{planned - len(records)} of {planned} planned cells have no record yet; all numbers leave them out."
+    note = missing(records, planned)
     if format == "csv":
         return write_atomic(path, comma_separated(records))
     if format == "html":

@@ -252,14 +252,23 @@ def _cell_order(record: Record) -> tuple[int, str, int, int]:
 MISSING = "-"
 
 
-def overview(records: Sequence[Record], *, by_severity: bool = False) -> str:
+def missing(records: Sequence[Record], planned: int | None) -> str:
+    """Say how many of the planned cells have no record; nothing if all have one, or no plan is known."""
+    if planned is None or planned <= len(records):
+        return ""
+    return (
+        f"{planned - len(records)} of {planned} planned cells have no record yet; all numbers leave them out."
+    )
+
+
+def overview(records: Sequence[Record], *, by_severity: bool = False, planned: int | None = None) -> str:
     """Return the table and, below it, each calibrator's mean over all cells and whether it did harm.
 
     `by_severity` gives each severity a row of its own; clean images have none.
 
     ECE and AUROC are over the stream, in %. "floor" is the ECE that SICL's confidences would have on average if they
     were perfectly calibrated: with so many images in fifteen bins it is not 0. What a cell does not have is left out of
-    a mean, which then says over how many cells it is.
+    a mean, which then says over how many cells it is; so do cells of the plan that were not run.
     """
     groups = sorted(group_records(records), key=lambda g: (g.dataset, g.model, g.stream, g.method))
     if by_severity:
@@ -271,6 +280,7 @@ def overview(records: Sequence[Record], *, by_severity: bool = False) -> str:
     rows = [_row(group, names, several) for group in groups]
     rows.append(["mean", *[""] * (4 + several), *(_over_rows(groups, name) for name in names), ""])
     below = [*(_sentence(records, name) for name in names), *(_harm(records, name) for name in names)]
+    below += [f"- {note}" for note in [missing(records, planned)] if note]
     return "\n".join([pipe_table(head, rows), "", *filter(None, below)])
 
 
