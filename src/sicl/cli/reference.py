@@ -51,8 +51,12 @@ def _row(parameter: Any) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write the reference, or with --check say whether the file is up to date."""
-    path = Path(arguments[-1])
-    if "--check" not in arguments:
+    *flags, file = arguments or [""]
+    if flags not in ([], ["--check"]) or not file.endswith(".md"):
+        sys.stderr.write("Usage: python -m sicl.cli.reference [--check] FILE.md\n")
+        return 2
+    path = Path(file)
+    if not flags:
         path.write_text(reference())
         return 0
     if path.exists() and path.read_text() == reference():
