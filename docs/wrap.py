@@ -48,7 +48,10 @@ def _wrap(lines: list[str]) -> list[str]:
     later = " " * len(first)
     words = " ".join(line.strip() for line in lines)[len(first.strip()) + bool(first.strip()) :]
     whole = {"break_long_words": False, "break_on_hyphens": False}
-    return textwrap.wrap(words, WIDTH, initial_indent=first, subsequent_indent=later, **whole)
+    # At the start of a line a number with a full stop would be read as the next item of a list.
+    words = re.sub(r" (?=(?:[-*+]|\d+\.) )", "\0", words)
+    out = textwrap.wrap(words, WIDTH, initial_indent=first, subsequent_indent=later, **whole)
+    return [line.replace("\0", " ") for line in out]
 
 
 def main(arguments: list[str]) -> int:
