@@ -5,6 +5,7 @@ python tests/calibrate/pinned.py        write pins.npz anew
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -159,9 +160,19 @@ def values_of(case: Case) -> dict[str, Tensor]:
 
 
 def machine() -> str:
-    """Return what decides the last bits."""
+    """Return what decides the last bits: which kernels a library takes depends on the very processor."""
     cpu = torch.backends.cpu.get_cpu_capability()
-    return f"{platform.machine()} {cpu} torch {torch.__version__}"
+    return f"{platform.machine()} {cpu} {_processor()} torch {torch.__version__}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    known = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    told = [known.get(key, "") for key in ("vendor_id", "cpu family", "model", "stepping", "flags")]
+    return hashlib.sha256(" ".join(told).encode()).hexdigest()[:12]
 
 
 def on_file() -> tuple[str, dict[str, dict[str, Tensor]]]:
