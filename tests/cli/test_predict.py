@@ -235,6 +235,9 @@ def test_the_command_prints_where_things_are_and_says_mistakes_in_a_sentence(
     assert isinstance(bad.exception, DataError)
     wrong = runner.invoke(app, [*base, "--images", str(folder), "--risk", "5"])
     assert isinstance(wrong.exception, OptionError)
+    unknown = [*base, "--model", "nosuch", "--images", str(folder), "--out", str(tmp_path / "out3")]
+    assert isinstance(runner.invoke(app, unknown).exception, OptionError)
+    assert not (tmp_path / "out3").exists()
     with pytest.raises(DataError, match="no pictures"):
         find_pictures(tmp_path / "out")
 

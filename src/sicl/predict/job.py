@@ -99,7 +99,6 @@ def run_job(job: FolderJob, progress: Progress | None = None) -> Outcome:
         DataError, OptionError: a folder, file or name is not what it should be.
     """
     files = find_pictures(job.images)
-    _claim(job)
     model = load_model(job.model, arch=job.arch, device=job.device)
     n_classes = count_classes(model)
     if n_classes is None:
@@ -108,6 +107,8 @@ def run_job(job: FolderJob, progress: Progress | None = None) -> Outcome:
         )
     names = class_names(model, n_classes, job.classes, demo=job.model == "demo")
     truth, how = true_classes(files, names, job.labels)
+    # Last: a wrong name leaves no empty folder behind.
+    _claim(job)
     started = time.perf_counter()
     rows = _finished(job, files)
     if rows is None:
