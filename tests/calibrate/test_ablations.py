@@ -15,7 +15,9 @@ from sicl.adapt import Moment
 
 
 def _out(**changes: Any) -> sicl.Prediction:
-    options = {"variants": 8, "content_variants": 8, "relaxation": "none", "votes": "soft", **changes}
+    # One witness: what is measured is its votes, and the confidence they make.
+    base = {"witnesses": ("network",), "variants": 8, "content_variants": 8, "relaxation": "none"}
+    options = {**base, "votes": "soft", **changes}
     return sicl.SICL(**options).attach(sicl.BatchNorm().attach(small_net()))(images(24))
 
 
@@ -94,6 +96,19 @@ def test_relaxation_is_none_or_as_printed() -> None:
     out = _out(members=("style",), relaxation="printed")
     expected = out.signals["style_invariance"] * (1 - out.signals["content_invariance"])
     torch.testing.assert_close(out.confidence, expected)
+
+
+def test_with_an_anchor_the_confidence_is_what_both_say() -> None:
+    """Without a guard the mean of the log-odds; printed, times one less the network's content invariance."""
+    out = _out(members=("style",), witnesses=("network", "anchor"))
+    said = torch.stack([out.signals["style_invariance"], out.signals["anchor_style"]])
+    assert float((said[0] - said[1]).abs().max()) > 0.01
+    together = torch.special.logit(said.clamp(1e-3, 1 - 1e-3)).mean(dim=0).sigmoid()
+    torch.testing.assert_close(out.confidence, together)
+    out = _out(members=("style",), witnesses=("network", "anchor"), relaxation="printed")
+    said = torch.stack([out.signals["style_invariance"], out.signals["anchor_style"]])
+    together = torch.special.logit(said.clamp(1e-3, 1 - 1e-3)).mean(dim=0).sigmoid()
+    torch.testing.assert_close(out.confidence, together * (1 - out.signals["content_invariance"]))
 
 
 def test_hard_votes_are_shares_of_the_variants() -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from calibrate_networks import images, small_net
+from calibrate_networks import images, small_net, small_vit
 from torch import Tensor
 
 import sicl
+from sicl.adapt import Method
 from sicl.calibrate.sicl.company import SIZE, Company, variation
 from sicl.calibrate.sicl.votes import Ask
 from sicl.calibrate.sicl.witnesses import Witness
@@ -29,10 +30,10 @@ def _after_two_batches() -> sicl.calibrate.Calibrated:
 
 
 def _votes(size: int) -> Tensor:
-    """What the witness by the batch's statistics says of sixteen images that come so many at a time."""
+    """What the anchor, by the batch's statistics, says of sixteen images that come so many at a time."""
     trusted = _after_two_batches()
     outs = [trusted(part) for part in STREAM[128 : 128 + max(size, 16)].split(size)]
-    return torch.stack([torch.cat([out.signals[f"batch_{n}"] for out in outs])[:16] for n in VOTES])
+    return torch.stack([torch.cat([out.signals[f"anchor_{n}"] for out in outs])[:16] for n in VOTES])
 
 
 def _alone(size: int) -> Tensor:
@@ -42,7 +43,7 @@ def _alone(size: int) -> Tensor:
     parts = []
     for part in chosen.split(size):
         labels = calibration.anchor.live(part).argmax(dim=1)
-        polled = calibration.poll([Ask(questions[n], 1) for n in VOTES], part, labels, torch.ones(1))
+        polled = calibration.poll([Ask(questions[n], 1) for n in VOTES], part, labels, torch.ones(()))
         parts.append(torch.stack([votes.mean("soft") for votes in polled.votes]))
     return torch.cat(parts, dim=1)
 
@@ -56,11 +57,21 @@ def test_small_batches_vote_as_the_large_one_does(size: int) -> None:
     assert float(lost) < 0.45 * float(alone)
 
 
-def test_a_first_small_batch_has_no_company_and_works() -> None:
-    """The witness by the batch's statistics is not asked until sixteen images have come."""
-    trusted = sicl.SICL(variants=2).attach(small_net())
+@pytest.mark.parametrize(
+    "method",
+    [sicl.Source(), sicl.Tent(), sicl.Rotta(update_every=8), sicl.Sotta(update_every=8)],
+    ids=["source", "tent", "rotta", "sotta"],
+)
+def test_a_first_small_batch_has_no_company_and_works(method: Method) -> None:
+    """An anchor by the batch's statistics is not asked until sixteen images have come; one without is asked at once."""
+    trusted = sicl.SICL(variants=2).attach(method.attach(small_net()))
     outs = [trusted(part) for part in STREAM[:24].split(6)]
-    assert ["batch_mirror" in out.signals for out in outs] == [False, False, True, True]
+    assert ["anchor_mirror" in out.signals for out in outs] == [False, False, True, True]
+    for out in outs[:2]:
+        assert float(out.signals["say_network"]) == 1.0
+        assert bool(out.confidence.isfinite().all())
+    by_layer = sicl.SICL(variants=2).attach(sicl.Tent().attach(small_vit()))
+    assert "anchor_mirror" in by_layer(STREAM[:2]).signals
 
 
 @pytest.mark.filterwarnings("ignore:Tent normalises a batch of one image")
@@ -81,7 +92,7 @@ def test_a_view_of_one_image_is_normalised_as_that_view_of_the_company() -> None
     witness, company = calibration.witnesses[1], STREAM[:64]
     witness.meet(company, VOTES)
     labels = calibration.anchor.live(company).argmax(dim=1)
-    one = torch.ones(1)
+    one = torch.ones(())
     together = calibration.poll([Ask(witness.questions[n], 1) for n in VOTES], company, labels, one)
     asks = [Ask(witness.in_company[n], 1) for n in VOTES]
     single = calibration.poll(asks, company[5:6], labels[5:6], one)
@@ -98,7 +109,7 @@ def test_kept_statistics_are_part_of_the_state() -> None:
     for part in STREAM[152:164].split(3):
         expected, found = trusted(part), other(part)
         assert torch.equal(found.confidence, expected.confidence)
-        assert torch.equal(found.signals["batch_crop"], expected.signals["batch_crop"])
+        assert torch.equal(found.signals["anchor_crop"], expected.signals["anchor_crop"])
 
 
 def test_damaged_statistics_are_refused() -> None:
@@ -108,7 +119,7 @@ def test_damaged_statistics_are_refused() -> None:
     calibration: Any = trusted.calibration
     state = calibration.state_dict()
     pair = (torch.zeros(2), torch.ones(2))
-    for kept in ({}, {"batch": {"clean": {0: pair}}}, {"batch": {"clean": {99: pair}}}, {"batch": "text"}):
+    for kept in ({}, {"anchor": {"clean": {0: pair}}}, {"anchor": {"clean": {99: pair}}}, {"anchor": "text"}):
         with pytest.raises(InputError):
             calibration.load_state_dict({**state, "kept": kept})
     assert len(calibration.witnesses[1].kept) > 1
@@ -200,7 +211,7 @@ def test_a_saved_company_goes_on_as_the_original() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "in_company"), [(sicl.Tent(lr=1e-4), ["network", "anchor"]), (sicl.Source(), ["batch"])]
+    ("method", "in_company"), [(sicl.Tent(lr=1e-4), ["network", "anchor"]), (sicl.Source(), ["anchor"])]
 )
 def test_a_stream_sorted_by_class_is_normalised_in_company(method: Any, in_company: list[str]) -> None:
     """Whoever uses statistics of the batch gets those of the recent images."""
@@ -222,6 +233,6 @@ def test_a_witness_that_cannot_keep_statistics_is_left_out(monkeypatch: pytest.M
 
     monkeypatch.setattr(Witness, "meet", refuse)
     out = trusted(STREAM[128:130])
-    assert "say_batch" not in out.signals
+    assert "say_anchor" not in out.signals
     assert float(out.signals["say_network"]) == pytest.approx(1.0)
     assert bool(out.confidence.isfinite().all())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import sicl
+from sicl.adapt import Method
+from sicl.calibrate import Calibrated
 from sicl.calibrate.sicl.information import (
     MEMORY,
     POWER,
@@ -132,7 +135,7 @@ def test_answers_that_were_not_asked_before_start_all_anew() -> None:
     for _ in range(4):
         information.observe(_own(_logits(8)))
     joined = information.observe(
-        _answers({("network", "softmax"): _logits(2), ("batch", "mirror0"): _logits(4)})
+        _answers({("network", "softmax"): _logits(2), ("anchor", "mirror0"): _logits(4)})
     )
     assert joined.information.exp().tolist() == pytest.approx([2.0, 4.0], abs=1e-3)
 
@@ -166,11 +169,11 @@ def test_a_foreign_state_is_one_sentence_and_changes_nothing(sums: dict[str, Ten
 
 
 def test_collapse_is_the_share_of_the_anchors_classes_that_is_lost() -> None:
-    """Only what both were asked counts; 0 without an anchor, or where the network tells more apart."""
+    """Only what both were asked counts; 0 where the network tells as many apart, or more."""
     softmax, mirror, anchors = ("network", "softmax"), ("network", "mirror0"), ("anchor", "mirror0")
     for said, lost in (
         ({softmax: _logits(8), mirror: _logits(2), anchors: _logits(8)}, 0.75),
-        ({softmax: _logits(8), mirror: _logits(2)}, 0.0),
+        ({softmax: _logits(2), mirror: _logits(8), anchors: _logits(8)}, 0.0),
         ({mirror: _logits(8), anchors: _logits(2)}, 0.0),
     ):
         answers = _answers(said)
@@ -211,30 +214,78 @@ def _stream(corruption: str = "clean", n: int = 64) -> Stream:
     return Benign(corruption=corruption, n=n).open(load_dataset("demo"))
 
 
-def test_statistics_that_blur_the_predictions_lose_say() -> None:
-    """A witness has the more say the larger the share of its variety that it resolves: by the root of `POWER`."""
-    trusted = sicl.SICL(members=("mirror",)).attach(_network().eval())
-    for seed in range(3):
-        signals = trusted(_images(seed)).signals
-    sums = trusted.calibration.information.state_dict()
-    means = {who: s / sums["count"] for who, s in sums["sums"].items()}
-    share = {who: 1 - float(m[-1] / torch.special.entr(m[:-1]).sum()) for who, m in means.items()}
-    more = share["batch mirror0"] - share["network mirror0"]
-    ratio = math.exp(POWER / 2 * more)
-    assert float(signals["say_batch"] / signals["say_network"]) == pytest.approx(ratio, rel=1e-3)
-    assert abs(more) > 0.01
+def _shares(trusted: Calibrated) -> dict[str, float]:
+    """What share of its variety each answer resolves, by hand."""
+    sums: Any = trusted.calibration.state_dict()["information"]
+    means = {name: row / sums["count"] for name, row in sums["sums"].items()}
+    return {name: 1 - float(m[-1] / torch.special.entr(m[:-1]).sum()) for name, m in means.items()}
 
 
-def test_an_adapted_networks_sureness_is_not_held_against_the_anchor() -> None:
-    """Adaptation trains it to be sure, right or wrong: both have half of the say, however much sharper it is."""
-    adapted = sicl.Tent().attach(_network())
-    trusted = sicl.SICL().attach(adapted)
+def _more(trusted: Calibrated) -> float:
+    """How much more of its variety the anchor resolves than the network, where each gives one answer."""
+    shares = _shares(trusted)
+    assert [*shares] == ["network mirror0", "anchor mirror0"]
+    return shares["anchor mirror0"] - shares["network mirror0"]
+
+
+def _unsure() -> nn.Module:
+    """The same network, with less to say."""
+    network = _network().eval()
     with torch.no_grad():
-        adapted.network[-1].weight.mul_(3)
+        network[-1].weight.div_(5)
+    return network
+
+
+@pytest.mark.parametrize("method", [sicl.Source(), sicl.Rotta()], ids=["source", "rotta"])
+def test_statistics_that_blur_the_predictions_lose_say(method: Method) -> None:
+    """A witness has the more say the larger the share of its variety that it resolves: by the root of `POWER`."""
+    trusted = sicl.SICL(members=("mirror",)).attach(method.attach(_unsure()))
     for seed in range(3):
         signals = trusted(_images(seed)).signals
+    more = _more(trusted)
+    ratio = math.exp(POWER / 2 * more)
+    assert float(signals["say_anchor"] / signals["say_network"]) == pytest.approx(ratio, rel=1e-3)
+    assert more > 0.01
+
+
+@pytest.mark.parametrize("sharper", [1.0, 3.0], ids=["as attached", "surer"])
+def test_an_adapted_networks_sureness_is_not_held_against_the_anchor(sharper: float) -> None:
+    """Adaptation trains it to be sure, right or wrong: both have half of the say, however much sharper it is."""
+    adapted = sicl.Tent().attach(_unsure())
+    trusted = sicl.SICL(members=("mirror",)).attach(adapted)
+    with torch.no_grad():
+        adapted.network[1].weight.mul_(sharper)
+    for seed in range(3):
+        signals = trusted(_images(seed)).signals
+    assert (_more(trusted) < -0.05) is (sharper > 1)
     assert float(signals["collapse"]) < 0.01
     assert float(signals["say_anchor"]) == pytest.approx(0.5, abs=0.01)
+
+
+def test_witnesses_of_several_answers_are_weighed_by_the_root_of_their_mean_count() -> None:
+    """What a witness resolves by one question counts, however many others it does not."""
+    trusted = sicl.SICL(members=("mirror", "style"), variants=2).attach(_network().eval())
+    for seed in range(3):
+        signals = trusted(_images(seed)).signals
+    counts: dict[str, list[float]] = {"network": [], "anchor": []}
+    for name, share in _shares(trusted).items():
+        counts[name.split()[0]].append(math.exp(POWER * share))
+    assert [len(each) for each in counts.values()] == [2, 2]
+    ratio = math.sqrt(sum(counts["anchor"]) / sum(counts["network"]))
+    assert float(signals["say_anchor"] / signals["say_network"]) == pytest.approx(ratio, rel=1e-3)
+
+
+@pytest.mark.parametrize("method", [sicl.Source(), sicl.Tent()], ids=["source", "tent"])
+def test_without_a_guard_all_witnesses_have_the_same_say(method: Method) -> None:
+    """However much more one resolves than the other, and however far the network has collapsed."""
+    adapted = method.attach(_network())
+    trusted = sicl.SICL(relaxation="none").attach(adapted)
+    with torch.no_grad():
+        _collapse(adapted.network)
+    for seed in range(3):
+        signals = trusted(_images(seed)).signals
+    assert float(signals["say_network"]) == pytest.approx(0.5)
+    assert float(signals["say_anchor"]) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -255,14 +306,44 @@ def test_what_a_network_trained_itself_to_say_does_not_count_where_an_anchor_can
     asked = trusted.calibration.information.state_dict()["sums"]
     assert ("network softmax" in asked) is counts
     assert "network mirror0" in asked
+    assert ("anchor mirror0" in asked) is ("anchor" in witnesses)
 
 
-def test_an_unadapted_network_is_never_compared_with_itself() -> None:
-    """Without adaptation nothing moved: there is no anchor to ask, and no collapse."""
-    guarded = sicl.SICL(witnesses=("network", "anchor")).attach(_network())(_images(0))
-    plain = sicl.SICL(witnesses=("network", "anchor"), relaxation="none").attach(_network())(_images(0))
-    assert float(guarded.signals["collapse"]) == 0.0
-    torch.testing.assert_close(guarded.confidence, plain.confidence)
+@pytest.mark.parametrize("method", [sicl.Source(), sicl.BatchNorm()], ids=["source", "batch statistics"])
+def test_a_network_that_does_not_adapt_cannot_collapse(method: Method) -> None:
+    """What its statistics cost it is in what it resolves: it loses no more say to the anchor than by that."""
+    adapted = method.attach(_network())
+    trusted = sicl.SICL(members=("mirror",)).attach(adapted)
+    with torch.no_grad():
+        _collapse(adapted.network, mostly=0.5)
+    for seed in range(3):
+        signals = trusted(_images(seed)).signals
+    more = _more(trusted)
+    assert more > 0.03
+    assert float(signals["collapse"]) == 0.0
+    ratio = math.exp(POWER / 2 * more)
+    assert float(signals["say_anchor"] / signals["say_network"]) == pytest.approx(ratio, rel=1e-3)
+
+
+def test_an_anchor_that_is_no_witness_sees_a_collapse_all_the_same() -> None:
+    """It is looked at from time to time; the say stays with the only one who is asked."""
+    adapted = sicl.Tent().attach(_network())
+    trusted = sicl.SICL(witnesses=("network",)).attach(adapted)
+    seen = [float(trusted(_images(1)).signals["collapse"])]
+    with torch.no_grad():
+        _collapse(adapted.network)
+    for seed in range(2, 30):
+        signals = trusted(_images(seed)).signals
+    seen.append(float(signals["collapse"]))
+    assert seen[0] < 0.05
+    assert seen[1] > 0.5
+    assert float(signals["say_network"]) == 1.0
+
+
+def _collapse(network: nn.Sequential, mostly: float = 1.0) -> None:
+    """Make what the classifier sees constant, or so by a share."""
+    network[1].weight.mul_(1 - mostly)
+    network[1].bias.copy_(torch.tensor([5.0, 0, 0]) * mostly)
 
 
 def test_a_collapsed_networks_say_goes_to_the_anchor() -> None:
@@ -271,9 +352,7 @@ def test_a_collapsed_networks_say_goes_to_the_anchor() -> None:
     trusted = sicl.SICL().attach(adapted)
     trusted(_images(1))
     with torch.no_grad():
-        norm = adapted.network[1]
-        norm.weight.zero_()
-        norm.bias.copy_(torch.tensor([5.0, 0, 0]))
+        _collapse(adapted.network)
     for seed in range(2, 30):
         out = trusted(_images(seed))
     assert len(out.labels.unique()) == 1
@@ -305,7 +384,7 @@ def _by(*whose: AnswerName, votes: list[float], errors: list[float] | None = Non
     return Answers(whose, column, spread, torch.zeros(len(votes), 9))
 
 
-MIRROR, CROP, BATCH = ("network", "mirror0"), ("network", "crop0"), ("batch", "mirror0")
+MIRROR, CROP, ANCHOR = ("network", "mirror0"), ("network", "crop0"), ("anchor", "mirror0")
 ALONE = torch.tensor([[0.5, 0.5]])
 """Two answers of one witness."""
 TWO = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
@@ -322,7 +401,7 @@ def test_the_answers_of_one_witness_are_averaged() -> None:
 
 def test_the_log_odds_of_witnesses_are_averaged() -> None:
     """Each witness's answers first, by their weights; then the witnesses, by theirs."""
-    answers = _by(MIRROR, CROP, BATCH, votes=[0.9, 0.7, 0.2])
+    answers = _by(MIRROR, CROP, ANCHOR, votes=[0.9, 0.7, 0.2])
     confidence, _ = pooled(answers, TWO, torch.tensor([0.5, 0.5]))
     odds = (math.log(0.8 / 0.2) + math.log(0.2 / 0.8)) / 2
     assert float(confidence) == pytest.approx(1 / (1 + math.exp(-odds)), abs=1e-6)
@@ -331,7 +410,7 @@ def test_the_log_odds_of_witnesses_are_averaged() -> None:
 
 def test_a_witness_that_finds_a_prediction_unlikely_is_not_outvoted() -> None:
     """Half sure and half not is less than the mean of both: nobody is sure without a reason."""
-    confidence, _ = pooled(_by(MIRROR, BATCH, votes=[0.9, 0.01]), torch.eye(2), torch.tensor([0.5, 0.5]))
+    confidence, _ = pooled(_by(MIRROR, ANCHOR, votes=[0.9, 0.01]), torch.eye(2), torch.tensor([0.5, 0.5]))
     assert float(confidence) < (0.9 + 0.01) / 2 - 0.1
 
 
@@ -340,15 +419,15 @@ def test_the_standard_error_of_pooled_answers_is_their_chance_spread() -> None:
     generator = torch.Generator().manual_seed(0)
     spreads, voices = torch.tensor([0.02, 0.03, 0.01]), torch.tensor([0.6, 0.4])
     drawn = torch.tensor([0.7, 0.6, 0.3]) + spreads * torch.randn(4096, 3, generator=generator)
-    answers = Answers((MIRROR, CROP, BATCH), drawn.T, torch.zeros(3, 4096), torch.zeros(3, 9))
-    one = _by(MIRROR, CROP, BATCH, votes=[0.7, 0.6, 0.3], errors=spreads.tolist())
+    answers = Answers((MIRROR, CROP, ANCHOR), drawn.T, torch.zeros(3, 4096), torch.zeros(3, 9))
+    one = _by(MIRROR, CROP, ANCHOR, votes=[0.7, 0.6, 0.3], errors=spreads.tolist())
     _, error = pooled(one, TWO, voices)
     assert float(error) == pytest.approx(float(pooled(answers, TWO, voices)[0].std()), rel=0.05)
 
 
 def test_a_witness_without_a_voice_adds_nothing() -> None:
     """A network whose say is gone, to the last bit, leaves its anchor alone, and nothing is undefined."""
-    answers = _by(MIRROR, ("anchor", "mirror0"), votes=[0.99, 0.3])
+    answers = _by(MIRROR, ANCHOR, votes=[0.99, 0.3])
     voices = torch.tensor([POWER * math.log(1e-6), 0.0]).softmax(dim=0)
     assert float(pooled(answers, torch.eye(2), voices)[0]) == pytest.approx(0.3, abs=1e-6)
 

@@ -37,7 +37,7 @@ def _calibration(**changes: Any) -> SiclCalibration:
 def _poll(calibration: SiclCalibration, asks: list[Ask], batch: Tensor, n: int | None = None) -> list[Votes]:
     calibration.reset()
     labels = torch.arange(len(batch) if n is None else n) % 4
-    return calibration.poll(asks, batch, labels, torch.ones(1)).votes
+    return calibration.poll(asks, batch, labels, torch.ones(())).votes
 
 
 @pytest.mark.parametrize("norm", ["batch", "frozen"])
@@ -61,8 +61,8 @@ def test_views_are_made_once_for_all_witnesses_and_go_before_the_cut_together(
 ) -> None:
     """Each witness sees the same views, by one pass after that of the clean batch."""
     made: list[int] = []
-    crops = questions_module.crops
-    monkeypatch.setattr(questions_module, "crops", lambda images: made.append(1) or crops(images))
+    cropped = questions_module.cropped
+    monkeypatch.setattr(questions_module, "cropped", lambda images: made.append(1) or cropped(images))
     spec = sicl.SICL(engine="plain", temper=False, layer="layer1")
     trusted: Any = spec.attach(sicl.Tent().attach(small_net()))
     trusted(images(16))
@@ -82,7 +82,7 @@ def test_views_are_made_once_for_all_witnesses_and_go_before_the_cut_together(
         monkeypatch.setattr(split, "features", note)
     trusted(images(16))
     assert made == [1]
-    assert sent == [("network", 16), ("network", 96), ("anchor", 16), ("anchor", 96)]
+    assert sent == [("network", 16), ("network", 64), ("anchor", 16), ("anchor", 64)]
 
 
 def test_a_question_is_asked_at_several_strengths() -> None:
@@ -93,7 +93,7 @@ def test_a_question_is_asked_at_several_strengths() -> None:
     batch = images(12)
     calibration.reset()
     labels = calibration.anchor.live(batch).argmax(dim=1)
-    polled = calibration.poll(asks, batch, labels, torch.ones(1))
+    polled = calibration.poll(asks, batch, labels, torch.ones(()))
     none, some, much = (float(votes.mean("soft").mean()) for votes in polled.votes)
     assert float(polled.votes[0].hard.min()) == 1.0
     assert none > some > much

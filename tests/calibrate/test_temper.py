@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+import math
 from typing import Any
 
 import pytest
@@ -11,10 +11,8 @@ from calibrate_networks import images, small_net
 from torch import Tensor, nn
 
 import sicl
-from sicl.calibrate._passes import predicted_logits
 from sicl.calibrate.sicl.calibration import SiclCalibration
 from sicl.calibrate.sicl.temper import Temper, lowest
-from sicl.calibrate.sicl.witnesses import by_the_batch
 from sicl.data import load_dataset
 
 
@@ -80,7 +78,7 @@ def test_answers_are_taken_halfway_to_a_temperature_above_1(members: tuple[Any, 
     trusted = spec.attach(network)
     out, calibration = trusted(x), trusted.calibration
     assert isinstance(calibration, SiclCalibration)
-    fits = float(calibration.tempers["network"].temperature)
+    fits = float(calibration.temper.temperature)
     assert (fits > 1.05) == (sharper > 1)
     temperature = fits**0.5 if fits > 1 and len(members) > 1 else fits
     assert abs(temperature - 1) > 0.02
@@ -121,14 +119,20 @@ def test_an_underconfident_network_is_doubted_less() -> None:
     assert float(tempered.confidence.mean()) > 1.2 * float(plain.confidence.mean())
 
 
-def test_each_witness_is_heard_at_a_temperature_of_its_own() -> None:
-    """What the network is by the batch's statistics is as sure of mixed images as it is, not as the network is."""
+def test_all_witnesses_are_heard_at_the_networks_temperature() -> None:
+    """The anchor's answers too, though its own softmax would fit mixed images at another."""
     model, x = sicl.load_model("demo"), photographs()
-    trusted = sicl.SICL(members=("softmax", "mirror"), precision="float32").attach(model)
-    trusted(x)
-    tempers = trusted.calibration.tempers  # type: ignore[attr-defined]
-    by_batch = by_the_batch(model)
-    alone = Temper(torch.device("cpu"), seed=0)
-    alone.observe(x, None, partial(predicted_logits, by_batch))
-    assert float(tempers["batch"].temperature) == pytest.approx(float(alone.temperature), rel=1e-3)
-    assert abs(float(tempers["batch"].temperature.log() - tempers["network"].temperature.log())) > 0.01
+    spec = sicl.SICL(members=("softmax", "mirror"), engine="plain", precision="float32")
+    trusted = spec.attach(Sharpened(model, 1.5))
+    out, calibration = trusted(x), trusted.calibration
+    assert isinstance(calibration, SiclCalibration)
+    alone, anchors = Temper(torch.device("cpu"), seed=0), Temper(torch.device("cpu"), seed=0)
+    for temper, logits in ((alone, calibration.anchor.live), (anchors, calibration.anchor.logits)):
+        temper.observe(x, logits(x).argmax(dim=1), logits)
+    fits = float(calibration.temper.temperature)
+    assert fits == pytest.approx(float(alone.temperature), rel=1e-3)
+    assert abs(float(anchors.temperature.log()) - math.log(fits)) > 0.01
+    answers = (calibration.anchor.logits(x.flip(-1)) / fits**0.5).softmax(dim=1)
+    expected = answers.gather(1, out.labels[:, None])[:, 0]
+    torch.testing.assert_close(out.signals["anchor_mirror"], expected, atol=1e-4, rtol=0)
+    assert float(out.signals["temperature"]) == pytest.approx(fits**0.5)

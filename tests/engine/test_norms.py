@@ -15,6 +15,7 @@ from sicl.engine.norms import (
     batch_norms,
     batch_statistics,
     can_group,
+    early_norms,
     frozen_statistics,
     norm_layers,
     protected_statistics,
@@ -52,6 +53,18 @@ def same(first: list[object], second: list[object]) -> bool:
         torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a == b
         for a, b in zip(first, second)
     )
+
+
+@pytest.mark.parametrize(
+    ("count", "early"), [(0, 0), (1, 1), (2, 2), (3, 2), (4, 3), (8, 6), (20, 15), (53, 40)]
+)
+def test_three_quarters_of_the_batch_norms_are_early(count: int, early: int) -> None:
+    """The first in definition order, rounded; norms of other kinds do not count."""
+    layers = [module for _ in range(count) for module in (nn.BatchNorm2d(2), nn.GroupNorm(1, 2))]
+    model = nn.Sequential(nn.LayerNorm(2), nn.Sequential(*layers), nn.InstanceNorm2d(2))
+    found = early_norms(model)
+    assert found == batch_norms(model)[:early]
+    assert len(batch_norms(model)) == count
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -26,6 +26,7 @@ Recorded = Mapping[nn.Module, tuple[Tensor, Tensor]]
 """For each batch norm the (mean, biased variance) it normalised with."""
 
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+_EARLY = 3 / 4
 
 
 def norm_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -37,6 +38,15 @@ def norm_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
 def batch_norms(model: nn.Module) -> list[_BatchNorm]:
     """Return every batch norm of the model, in definition order."""
     return [module for module in model.modules() if isinstance(module, _BatchNorm)]
+
+
+def early_norms(model: nn.Module) -> list[_BatchNorm]:
+    """Return the first three quarters of the batch norms.
+
+    Their statistics depend on what images look like, those of the last ones on which classes there are.
+    """
+    norms = batch_norms(model)
+    return norms[: round(_EARLY * len(norms))]
 
 
 def statistics_of(module: _BatchNorm) -> Literal["running", "batch"]:

@@ -1,20 +1,24 @@
-"""The anchor: the network as it was when SICL was attached to it, beside the one that has adapted since."""
+"""The anchor: the network as it was when SICL was attached to it, its early batch norms by the batch at hand."""
 
 from __future__ import annotations
 
 import copy
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from sicl.calibrate._passes import predicted_logits
-from sicl.engine.norms import batch_norms, norm_layers
+from sicl.engine.norms import batch_norms, can_group, early_norms, is_torchs, norm_layers, only_normalises
 
 
 class Anchor:
-    """A network with the parameters of the time of attachment and the live network's norm statistics.
+    """A network with the parameters and running statistics of the time of attachment, beside the live one.
 
-    Only what may adapt is copied (the affine parameters of norm layers, and whatever has gradients on); all
-    other parameters and buffers are shared with the live network.
+    What damages images shifts what early layers see; which classes a batch holds shifts what late ones do. So early
+    batch norms use the statistics of the batch, and late ones the running ones, where they have any.
+
+    Only what may adapt is copied (the affine parameters of norm layers, whatever has gradients on, and running
+    statistics); all other parameters and buffers are shared with the live network.
 
     Args:
         live: the network, at attachment.
@@ -32,16 +36,26 @@ class Anchor:
             parameter.requires_grad_(False).grad = None
         self.adapts = any(parameter.requires_grad for parameter in live.parameters())
         """Whether the live network has parameters that may move."""
-        self._pairs = list(zip(batch_norms(live), batch_norms(self.network)))
-
-    def follow(self) -> nn.Module:
-        """Take over the live network's modes and statistics as they are now; return the network."""
-        for live, own in self._pairs:
-            # Plain attributes: a module's own way to set one looks through its tables first.
-            own.__dict__.update(training=live.training, track_running_stats=live.track_running_stats)
-            own._buffers.update(live._buffers)
-        return self.network
+        self.differs = self.adapts or any(norm.running_mean is not None for norm in batch_norms(live))
+        """Whether the anchor may say anything else than the live network."""
+        early = set(early_norms(self.network))
+        for norm in batch_norms(self.network):
+            # What another author's layer does with a batch's statistics is not for us to say.
+            by_the_batch = norm in early and can_group(norm)
+            if by_the_batch and not is_torchs(norm) and only_normalises(norm):
+                # A robust norm in training mode keeps averages of its own.
+                norm.__class__ = _Plain
+            if by_the_batch or norm.running_mean is not None:
+                norm.training, norm.track_running_stats = by_the_batch, not by_the_batch
+            norm._buffers.update({name: t.clone() for name, t in norm._buffers.items() if t is not None})
 
     def logits(self, images: Tensor) -> Tensor:
         """Return what the anchor says about a batch."""
-        return predicted_logits(self.follow(), images)
+        return predicted_logits(self.network, images)
+
+
+class _Plain(_BatchNorm):
+    """Torch's batch norm, for input of any number of dimensions."""
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Accept what the layer accepted."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sicl.calibrate.sicl.options import Name, Options
-from sicl.calibrate.sicl.questions import N_CROPS, N_REPAIRS, Question
+from sicl.calibrate.sicl.questions import N_REPAIRS, Question
 from sicl.calibrate.sicl.votes import paired, standard_error
 from sicl.engine.variants import Votes, joined
 
@@ -91,7 +91,7 @@ class Rung:
 
 def counts(style: int, content: int) -> dict[Name, int]:
     """Return how many variants each question has, with so many of those that are drawn."""
-    return {"mirror": 1, "crop": N_CROPS, "repair": N_REPAIRS, "style": style, "content": content}
+    return {"mirror": 1, "crop": 1, "repair": N_REPAIRS, "style": style, "content": content}
 
 
 def ladder(options: Options) -> tuple[Rung, ...]:

@@ -93,9 +93,7 @@ class SiclCalibration(Calibration):
         for engine in dict.fromkeys(q.engine for w in self.witnesses for q in w.questions.values()):
             engine.prepare()
         self.poll = Poll([w.network for w in self.witnesses], self.graphs, self.generator)
-        # The anchor's was measured to be the network's.
-        own = [w.name for w in self.witnesses if w.name != "anchor"]
-        self.tempers: dict[Who, Temper] = {who: Temper(self.generator.device, spec.seed) for who in own}
+        self.temper = Temper(self.generator.device, spec.seed)
         self.information, self.anchored = Information(), Information()
         self.company = Company(spec.seed)
         self.level = Recent(LEVEL)
@@ -146,12 +144,9 @@ class SiclCalibration(Calibration):
     def _ask(self, moment: Moment) -> tuple[Tensor, Answers, Signals]:
         """Poll the witnesses and weigh their answers."""
         labels = moment.logits.argmax(dim=1)
-        self.anchor.follow()
         asked = self._whom(moment.images)
-        for who, temper in self.tempers.items() if self.spec.temper else ():
-            if who in asked:
-                predict = partial(self._predicted, who, asked[who])
-                temper.observe(moment.images, labels if who == "network" else None, predict)
+        if self.spec.temper:
+            self.temper.observe(moment.images, labels, partial(self._predicted, asked["network"]))
         temperature = self._temperature(asked)
         votes, read = self._poll(asked, moment, labels, temperature)
         answers, signals = read.answers, self._signals(asked, read, temperature)
@@ -167,13 +162,12 @@ class SiclCalibration(Calibration):
         return confidence, answers, {**signals, "error": error}
 
     def _temperature(self, asked: Asked) -> Tensor:
-        """At what temperature each witness is heard: above 1 halfway, in logarithms, to the one that fits mixed images.
+        """At what temperature all are heard: above 1 halfway, in logarithms, to the one that fits mixed images.
 
         Those are harder than the stream's, so it errs upward only: one below 1 is taken as it is. So is that of a
         softmax alone, which no other answer lowers.
         """
-        own = [self.tempers.get(witness.name, self.tempers["network"]) for witness in self.witnesses]
-        fits = torch.stack([temper.temperature for temper in own])
+        fits = self.temper.temperature
         return torch.minimum(fits, fits.sqrt()) if asked["network"] else fits
 
     def _counts_itself(self, asked: Asked) -> bool:
@@ -182,7 +176,7 @@ class SiclCalibration(Calibration):
         What a method makes of the network's logits (LAME, ROID), or trains on these very images where an anchor can be
         asked (TENT), is its claim, however sure: the network and its anchor testify.
         """
-        own = not self._adjusted and "anchor" not in asked
+        own = not self._adjusted and not (self.anchor.adapts and "anchor" in asked)
         return ("softmax" in self.spec.members and own) or not asked["network"]
 
     def _features(self, confidence: Tensor, answers: Answers) -> Tensor:
@@ -204,7 +198,7 @@ class SiclCalibration(Calibration):
             if company is not None and witness.in_company and self._meets(witness, company):
                 asked[witness.name] = witness.in_company
             # By their own statistics a few images say nothing.
-            elif witness.name != "batch" or len(images) >= SMALL_BATCH:
+            elif witness.name == "network" or witness.in_company is None or len(images) >= SMALL_BATCH:
                 asked[witness.name] = witness.questions
         asked = {who: {n: q for n, q in all_.items() if n in possible} for who, all_ in asked.items()}
         return {who: some for who, some in asked.items() if some or who == "network"}
@@ -242,23 +236,19 @@ class SiclCalibration(Calibration):
         self._possible[shape] = found
         return found
 
-    def _predicted(self, who: Who, questions: dict[Name, Question], images: Tensor) -> Tensor:
-        """Return a witness's logits of other images than the batch's, as fast as its variants are computed."""
+    def _predicted(self, questions: dict[Name, Question], images: Tensor) -> Tensor:
+        """Return the network's logits of other images than the batch's, as fast as its variants are computed."""
         first = next(iter(questions.values()), None)
-        if first is None or (who == "network" and first.kept is not None):
+        if first is None or first.kept is not None:
             return predicted_logits(self.anchor.live, images)
-        engine, kept = first.engine, first.kept
-        return engine.logits(engine.begin(images, None if kept is None else kept.of()))
+        return first.engine.logits(first.engine.begin(images))
 
     def _poll(
         self, asked: Asked, moment: Moment, labels: Tensor, temperature: Tensor
     ) -> tuple[dict[Question, Votes], Read]:
         """Put all questions to all witnesses, as often as the batch needs if that is asked; read what they answer."""
         n = self._counts(len(asked))
-        places = {witness.name: place for place, witness in enumerate(self.witnesses)}
-        asks = [
-            Ask(q, n[name], witness=places[who]) for who, all_ in asked.items() for name, q in all_.items()
-        ]
+        asks = [Ask(question, n[name]) for all_ in asked.values() for name, question in all_.items()]
         read = partial(self._read, asked)
         if not asks:
             return {}, read({}, labels, temperature, moment.logits)
@@ -308,7 +298,7 @@ class SiclCalibration(Calibration):
         """One answer for each view of the images, and one for all variants that are drawn, which differ by chance."""
         parts: list[tuple[Who, Name, Votes, bool]] = []
         if self._counts_itself(asked):
-            own = count(logits.float().unsqueeze(0), labels, temperature[0])
+            own = count(logits.float().unsqueeze(0), labels, temperature)
             # The class it predicts it would vote for with certainty.
             parts.append(("network", "softmax", replace(own, hard=own.soft), True))
         for who, questions in asked.items():
@@ -333,7 +323,7 @@ class SiclCalibration(Calibration):
         """The softmax, the temperature, and the mean vote on each question."""
         signals = {"softmax": read.softmax}
         if self.spec.temper:
-            signals["temperature"] = temperature[0]
+            signals["temperature"] = temperature
         names = [
             f"{name}_invariance" if who == "network" else f"{who}_{name}"
             for who, questions in asked.items()
@@ -357,23 +347,24 @@ class SiclCalibration(Calibration):
         return *pooled(answers, within(scores, owners), voices), signals
 
     def _voices(self, answers: Answers, scores: Tensor, owners: Tensor, lost: Tensor) -> Tensor:
-        """Return the logarithm of how much each witness counts; the network by what collapse has left of it.
+        """Return the logarithm of how much each witness counts.
 
-        Witnesses are compared by the root of what their answers count. A network that adapts learns to be sure, right
-        or wrong, so its shares say nothing beside the anchor's: each has half of the say. So it is without a guard.
+        Witnesses are compared by the root of what their answers count. A network that trains itself learns to be sure,
+        right or wrong, so its shares say nothing beside the anchor's: each has half of the say, the network what
+        collapse has left of it. Without a guard all count alike.
         """
-        if "anchor" in answers.whose or self.spec.relaxation != "guard":
-            voices = scores.new_zeros(len(owners))
-        else:
-            voices = mean_count(scores, owners) / 2
-        if self.spec.relaxation == "guard":
+        if self.spec.relaxation != "guard":
+            return scores.new_zeros(len(owners))
+        if self.anchor.adapts:
             left = POWER * (1 - lost).clamp_min(1e-6).log()
-            voices = voices + F.pad(left.unsqueeze(0), (0, len(owners) - 1))
-        return voices
+            return F.pad(left.unsqueeze(0), (0, len(owners) - 1))
+        return mean_count(scores, owners) / 2
 
     def _collapse(self, answers: Answers, told: Told, moment: Moment) -> Tensor:
         """How far the network has collapsed beside the anchor, also where that is no witness."""
-        if not self.anchor.adapts or "anchor" in answers.whose:
+        if not self.anchor.adapts:
+            return told.variety.new_zeros(())
+        if "anchor" in answers.whose:
             return collapse(answers, told)
         self._batches += 1
         if is_due(self._batches - 1, EVERY):
@@ -391,10 +382,8 @@ class SiclCalibration(Calibration):
     def reset(self) -> None:
         """Forget the recent batches and start the noise anew."""
         self.generator.manual_seed(self.spec.seed)
-        for part in (self.company, self.information, self.anchored):
+        for part in (self.company, self.information, self.anchored, self.temper):
             part.reset()
-        for temper in self.tempers.values():
-            temper.reset()
         for kept in self._kept.values():
             kept.reset()
         self.draws.styles.clear()
@@ -410,7 +399,7 @@ class SiclCalibration(Calibration):
             "anchored": self.anchored.state_dict(),
             "batches": self._batches,
             "collapsed": self._collapsed,
-            "tempers": {who: temper.state_dict() for who, temper in self.tempers.items()},
+            "temper": self.temper.state_dict(),
             "company": self.company.state_dict(),
             "kept": {who: kept.state_dict() for who, kept in self._kept.items()},
             "level": self.level.state_dict(),
@@ -424,8 +413,7 @@ class SiclCalibration(Calibration):
         self.information.load_state_dict(state["information"])
         self.anchored.load_state_dict(state["anchored"])
         self._batches, self._collapsed = state["batches"], state["collapsed"]
-        for who, temper in self.tempers.items():
-            temper.load_state_dict(state["tempers"][who])
+        self.temper.load_state_dict(state["temper"])
         self.company.load_state_dict(state["company"])
         if state["kept"].keys() != self._kept.keys():
             raise InputError(f"`state` keeps statistics of {[*state['kept']]}, not of {[*self._kept]}.")

@@ -191,10 +191,7 @@ def collapse(answers: Answers, told: Told) -> Tensor:
 
     Only what both were asked is compared: the anchor is asked what the network was asked last.
     """
-    whose = answers.whose
-    if "anchor" not in whose:
-        return told.variety.new_zeros(())
-    anchor, own = whose["anchor"], whose["network"]
+    anchor, own = answers.whose["anchor"], answers.whose["network"]
     same = slice(own.stop - (anchor.stop - anchor.start), own.stop)
     lost = (told.information[anchor] - told.information[same]).mean()
     return 1 - (-lost.clamp_min(0.0)).exp()

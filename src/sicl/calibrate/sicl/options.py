@@ -13,8 +13,8 @@ from sicl.spec import Spec
 Name = Literal["softmax", "mirror", "crop", "repair", "style", "content"]
 NAMES: tuple[Name, ...] = ("softmax", "mirror", "crop", "repair", "style", "content")
 """What can be asked of a prediction."""
-Who = Literal["network", "anchor", "batch"]
-WITNESSES: tuple[Who, ...] = ("network", "anchor", "batch")
+Who = Literal["network", "anchor"]
+WITNESSES: tuple[Who, ...] = ("network", "anchor")
 """Who can be asked."""
 
 

@@ -23,10 +23,9 @@ from sicl.errors import InputError
 
 Strength = Tensor | float
 
-N_CROPS = 2
-N_REPAIRS = 3
+N_REPAIRS = 2
 CROP = 16
-"""A crop moves or leaves out one part in so many of the image's side."""
+"""A crop leaves out one part in so many of the image's side, on each."""
 
 
 class Question(ABC):
@@ -117,16 +116,16 @@ class Mirror(View):
 
 
 class Crop(View):
-    """The images moved up and to the left, and enlarged, each by a sixteenth of their side."""
+    """The images without a sixteenth of their side all around, enlarged."""
 
     name = "crop"
 
     def views(self, images: Tensor) -> Tensor:
-        return crops(images)
+        return cropped(images).unsqueeze(0)
 
 
 class Repair(View):
-    """The images softened, coarsened and sharpened: what noise, blur or haze did to a prediction, one may undo."""
+    """The images softened, and sharpened: what noise, blur or haze did to a prediction, one may undo."""
 
     name = "repair"
 
@@ -174,36 +173,32 @@ def views_of(images: Tensor, questions: Iterable[Question]) -> dict[Question, Te
     return {question: made[question.name] for question in asking}
 
 
-def crops(images: Tensor) -> Tensor:
-    """Return two crops of N x C x H x W images, as large as they are: moved up and to the left, and enlarged."""
+def cropped(images: Tensor) -> Tensor:
+    """Return N x C x H x W images without their margins, enlarged to their size."""
     _require_pixels(images)
     height, width = images.shape[-2:]
     down, right = max(1, height // CROP), max(1, width // CROP)
-    moved = F.pad(images, (right, 0, down, 0), mode="reflect")[..., :height, :width]
     centre = images[..., down:-down, right:-right]
     larger = F.interpolate(centre, (height, width), mode="bicubic", antialias=True)
-    return torch.stack([moved, larger]).clamp_(*images.aminmax())
+    return larger.clamp_(*images.aminmax())
 
 
 def repairs(images: Tensor) -> Tensor:
-    """Return N x C x H x W images against noise, against coarse damage, and against blur and haze.
+    """Return N x C x H x W images against noise, and against blur and haze.
 
-    Without their finest detail; at half their resolution; at full contrast and with detail doubled.
+    Without their finest detail; at full contrast and with detail doubled.
     """
     _require_pixels(images)
-    size = images.shape[-2:]
     darkest, brightest = (bound(dim=(1, 2, 3), keepdim=True) for bound in (images.amin, images.amax))
     # Images have values from 0 to 1; those of other networks have what they have.
     low, high = darkest.amin().clamp_max(0.0), brightest.amax().clamp_min(1.0)
     soft = _softened(images)
-    half = F.interpolate(images, [(side + 1) // 2 for side in size], mode="bilinear", antialias=True)
-    coarse = F.interpolate(half, size, mode="bicubic", antialias=True)
     # Detail is doubled first: what softens an image softens it at any contrast.
     detailed = torch.lerp(soft, images, 2.0)
     # Each image from `low` to `high`, twenty times its contrast at the most.
     contrast = ((brightest - darkest) / (high - low)).clamp_min(1 / 20)
     sharp = torch.addcdiv(low, detailed - darkest, contrast)
-    return torch.stack([soft, coarse, sharp]).clamp_(low, high)
+    return torch.stack([soft, sharp]).clamp_(low, high)
 
 
 def _softened(images: Tensor) -> Tensor:

@@ -19,24 +19,22 @@ class SICL(Options, Calibrator):
     """Trust a prediction as far as it survives a change of style (Nam, Kim et al., WACV 2026).
 
     Each prediction is put to questions of a natural size: does it survive a mirror, a small crop, a repair of the image
-    (softened, coarsened, sharpened), the style of another image (its channel statistics, in shallow features)? The
-    softmax of a network that does not train itself is an answer too. They are put to the network as it predicts, to the
-    anchor (the network as it was attached, if it adapts), and to the network by the batch's statistics (if it uses
-    running ones). Each answer counts by its information: of the variety of classes that it names on the recent stream,
-    the share that it is sure about. A question that destroys the images resolves little, and so do statistics that do
-    not fit; a repair that undoes what noise or blur did resolves more. What one witness answers is averaged, and so are
-    the log-odds of the witnesses: what one of them finds unlikely is unlikely. A network that adapts, which makes it
-    sure, and its anchor have half of the say each; one that has collapsed loses its half. No labels, no gradients, no
-    source data; with labelled source data (`attach(..., source=)`) a small map from the answers to correctness is
-    fitted. `SICL.paper()` is the printed formula.
+    (softened, sharpened), the style of another image (its channel statistics, in shallow features)? The softmax of a
+    network that does not train itself is an answer too. Two witnesses are asked: the network as it predicts, and the
+    anchor, which is the network as it was attached, its early batch norms by the batch's statistics (where it neither
+    adapts nor has batch norms the two are one). Each answer counts by its information: of the variety of classes that
+    it names on the recent stream, the share that it is sure about. A question that destroys the images resolves little,
+    and so do statistics that do not fit; a repair that undoes what noise or blur did resolves more. What one witness
+    answers is averaged, and so are the log-odds of the witnesses: what one of them finds unlikely is unlikely. A
+    network that trains itself, which makes it sure, and its anchor have half of the say each; one that has collapsed
+    loses its half. No labels, no gradients, no source data; with labelled source data (`attach(..., source=)`) a small
+    map from the answers to correctness is fitted. `SICL.paper()` is the printed formula.
 
     Args:
         members: the questions whose votes count: the "softmax" itself, the "mirror" image (leave it out where left
-            and right matter), two "crop"s of it, three "repair"s, "style" variants (the paper's), noise in the
-            "content".
-        witnesses: who is asked: the "network" as it predicts; the "anchor", which is the network as it was attached
-            (for one that adapts); the network normalised by the "batch" at hand (for one that uses running
-            statistics).
+            and right matter), a "crop" of it, two "repair"s, "style" variants (the paper's), noise in the "content".
+        witnesses: who is asked: the "network" as it predicts; the "anchor", which is the network as it was attached,
+            its early batch norms by the batch at hand.
         say: how answers are weighed: "learnt": by the share of its variety that each resolves on the recent stream;
             "equal": all alike, and every batch by itself, however small (printed).
         fitted: map the answers to correctness by labelled source data, which `attach(..., source=)` must then bring
@@ -59,8 +57,8 @@ class SICL(Options, Calibrator):
             less variance, so fewer variants give the same answer.
         relaxation: "printed": times (1 - content invariance); "guard": a network that has collapsed tells fewer classes
             apart than the anchor, and loses its say to it; "none": answers are compared within each witness only.
-        temper: hear each witness at a temperature of its own: above 1 halfway to the one that fits images mixed from
-            the stream, below 1 that one.
+        temper: hear the witnesses at a temperature: above 1 halfway to the one that fits images mixed from the stream,
+            below 1 that one.
         layer: where to perturb style: "stem" (what enters the first stage), "auto" (what leaves it: the
             paper's place), a module name, or "NAME:input".
         content_layer: where to perturb content, likewise.

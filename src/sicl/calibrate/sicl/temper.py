@@ -20,13 +20,13 @@ _LOG_TEMPERATURES = [-1.2 + 0.15 * i for i in range(17)]
 
 
 class Temper:
-    """Knows the temperature at which a witness's softmax fits images mixed from the stream.
+    """Knows the temperature at which the network's softmax fits images mixed from the stream.
 
-    The mixtures have labels: the class that the witness gave the image with the larger share (as in PseudoCal). Nothing
+    The mixtures have labels: the class that the network gave the image with the larger share (as in PseudoCal). Nothing
     here waits for the device.
 
     Args:
-        device: of the witness.
+        device: of the network.
         seed: of the pairing.
     """
 
@@ -43,18 +43,17 @@ class Temper:
         self.temperature = self._grid.new_ones(())
 
     @torch.no_grad()
-    def observe(self, images: Tensor, labels: Tensor | None, predict: Callable[[Tensor], Tensor]) -> None:
+    def observe(self, images: Tensor, labels: Tensor, predict: Callable[[Tensor], Tensor]) -> None:
         """Mix the batch's images, when it is time, and move the temperature.
 
         Args:
             images: the batch.
-            labels: its predicted classes; None if the witness has not said yet.
-            predict: gives the witness's float32 logits of images.
+            labels: its predicted classes.
+            predict: gives the network's float32 logits of images.
         """
         self._batches += 1
         if not is_due(self._batches - 1, EVERY):
             return
-        labels = predict(images).argmax(dim=1) if labels is None else labels
         others, other_labels = self._pairs.of(images, labels)
         logits = predict(mixture(images, others))
         # Pairs of one predicted class say nothing; they go through so that the batch is like the stream's.

@@ -27,13 +27,11 @@ class Ask:
         question: what to ask.
         n: how many variants.
         strength: how hard to perturb; a tensor may change from batch to batch, a number belongs to the poll.
-        witness: the number of the temperature that its votes are taken at.
     """
 
     question: Question
     n: int
     strength: Strength = 1.0
-    witness: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ class Poll:
             asks: what to ask; what goes to one engine goes through the network at once.
             images: the batch.
             labels: the predicted classes that are voted on.
-            temperature: of the soft votes, one a witness.
+            temperature: of the soft votes.
             keep: the engines whose begun batch is wanted, to ask again.
             steady: whether nothing that is done depends on values or on batches before, as a graph needs it.
             read: makes something of the votes by question, the labels, the temperature and what is `beside`, as part
@@ -121,9 +119,7 @@ class Poll:
         inputs = [images, labels, temperature, *beside, *strengths]
         if not steady or None in states:
             return function(inputs)
-        numbers = [
-            (a.question, a.n, a.witness, None if isinstance(a.strength, Tensor) else a.strength) for a in asks
-        ]
+        numbers = [(a.question, a.n, None if isinstance(a.strength, Tensor) else a.strength) for a in asks]
         shapes = tuple(tuple(tensor.shape) for tensor in inputs)
         key = (shapes, keep, read is None, *numbers, *states)
         return self.captures(key, function, inputs)
@@ -176,8 +172,7 @@ def _put(
         if question not in known:
             known[question] = question.look(clean)
     described = [(ask.question, (clean, known[ask.question], ask.n, ask.strength)) for ask in asks]
-    own = temperature[asks[0].witness]
-    vote = partial(asks[0].question.engine.votes, labels=labels, temperature=own)
+    vote = partial(asks[0].question.engine.votes, labels=labels, temperature=temperature)
     if asks[0].question.kept is not None:
         return [joined([vote(*part) for part in question.in_company(*how)]) for question, how in described]
     drawn = [question.draw(*how) for question, how in described]

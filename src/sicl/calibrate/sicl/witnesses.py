@@ -1,13 +1,11 @@
-"""Who is asked about a prediction: the network as it predicts, as it was attached, and by the batch's statistics."""
+"""Who is asked about a prediction: the network as it predicts, and the anchor, which is the network as attached."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from sicl.calibrate.sicl.anchor import Anchor
 from sicl.calibrate.sicl.kept import CLEAN, Kept
@@ -17,15 +15,7 @@ from sicl.calibrate.sicl.variants import Draws
 from sicl.engine.cut import find_point
 from sicl.engine.engine import Engine
 from sicl.engine.graphs import Graphs
-from sicl.engine.norms import (
-    Statistics,
-    batch_norms,
-    can_group,
-    is_torchs,
-    only_normalises,
-    statistics_for,
-    statistics_of,
-)
+from sicl.engine.norms import statistics_for
 from sicl.engine.split import Split
 from sicl.errors import UnsupportedModelError
 
@@ -77,25 +67,18 @@ def witnesses_of(options: Options, anchor: Anchor, draws: Draws, graphs: Graphs)
     live = anchor.live
     if options.relaxation != "printed" and not _can_cut(options, live):
         return [Witness("network", live, {})]
-    norms = batch_norms(live)
-    running = any(statistics_of(norm) == "running" for norm in norms)
     networks: dict[Who, nn.Module] = {"network": live}
-    # Running statistics belong to the parameters that have adapted with them: they fit no other network.
-    if "anchor" in options.witnesses and anchor.adapts and not running:
+    if "anchor" in options.witnesses and anchor.differs:
         networks["anchor"] = anchor.network
-    if "batch" in options.witnesses and running and options.norm != "frozen" and all(map(can_group, norms)):
-        networks["batch"] = live
 
     def ask(name: Who, network: nn.Module) -> Witness:
-        statistics: Statistics | None = "batch" if name == "batch" else None
-        made = Witness(name, network, _questions(options, network, draws, graphs, statistics))
+        made = Witness(name, network, _questions(options, network, draws, graphs))
         dependent = any(question.engine.split.batch_dependent() for question in made.questions.values())
         # As printed, every batch stands by itself.
         if not dependent or options.say == "equal":
             return made
-        together = by_the_batch(network) if name == "batch" else network
-        kept = Kept(together, by_view=options.norm == "batch")
-        return replace(made, in_company=_questions(options, together, draws, graphs, kept=kept), kept=kept)
+        kept = Kept(network, by_view=options.norm == "batch")
+        return replace(made, in_company=_questions(options, network, draws, graphs, kept), kept=kept)
 
     return [ask(name, network) for name, network in networks.items()]
 
@@ -113,18 +96,17 @@ def _questions(
     network: nn.Module,
     draws: Draws,
     graphs: Graphs,
-    statistics: Statistics | None = None,
     kept: Kept | None = None,
 ) -> dict[Name, Question]:
     """The questions asked, by name; those at one cut share an engine."""
     engines: dict[object, Engine] = {}
-    how = options.engine_options()
+    how, statistics = options.engine_options(), statistics_for(options.norm)
     if kept is not None:
         # Statistics change with every view, which a copy of the network would have to take over each time.
         statistics, how = "frozen", replace(how, engine="plain")
 
     def engine(layer: str) -> Engine:
-        split = Split(network, layer, statistics=statistics or statistics_for(options.norm))
+        split = Split(network, layer, statistics=statistics)
         return engines.setdefault(split.point, Engine(split, how, graphs))
 
     found: dict[Name, Question] = {}
@@ -134,24 +116,3 @@ def _questions(
         if asked != "softmax":
             found[asked] = _QUESTIONS[asked](cut, draws, kept)
     return found
-
-
-def by_the_batch(live: nn.Module) -> nn.Module:
-    """Return a network with all of `live`'s tensors whose batch norms use the statistics of the batch at hand."""
-    tensors = {id(tensor): tensor for tensor in (*live.parameters(), *live.buffers())}
-    network = copy.deepcopy(live, tensors)
-    for norm in batch_norms(network):
-        # A robust norm in training mode, as engines use to see statistics, keeps averages of its own.
-        if not is_torchs(norm) and only_normalises(norm):
-            norm.__class__ = _Plain
-        # In evaluation mode, without running statistics: what torch, and subclasses, then use are the batch's.
-        norm.track_running_stats = False
-        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
-    return network
-
-
-class _Plain(_BatchNorm):
-    """Torch's batch norm, for input of any number of dimensions."""
-
-    def _check_input_dim(self, input: Tensor) -> None:
-        """Accept what the layer accepted."""
