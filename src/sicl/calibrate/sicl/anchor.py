@@ -8,7 +8,15 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sicl.calibrate._passes import predicted_logits
-from sicl.engine.norms import batch_norms, can_group, early_norms, is_torchs, norm_layers, only_normalises
+from sicl.engine.norms import (
+    batch_norms,
+    can_group,
+    early_norms,
+    is_torchs,
+    norm_layers,
+    only_normalises,
+    statistics_of,
+)
 
 
 class Anchor:
@@ -38,6 +46,8 @@ class Anchor:
         """Whether the live network has parameters that may move."""
         self.differs = self.adapts or any(norm.running_mean is not None for norm in batch_norms(live))
         """Whether the anchor may say anything else than the live network."""
+        self.comparable = not any(statistics_of(norm) == "running" for norm in batch_norms(live))
+        """Whether what the two tell differs by training alone: not where the live network's statistics are others."""
         early = set(early_norms(self.network))
         for norm in batch_norms(self.network):
             # What another author's layer does with a batch's statistics is not for us to say.
@@ -48,6 +58,8 @@ class Anchor:
             if by_the_batch or norm.running_mean is not None:
                 norm.training, norm.track_running_stats = by_the_batch, not by_the_batch
             norm._buffers.update({name: t.clone() for name, t in norm._buffers.items() if t is not None})
+        self.dependent = any(statistics_of(norm) == "batch" for norm in batch_norms(self.network))
+        """Whether what it says about an image depends on the others of the batch."""
 
     def logits(self, images: Tensor) -> Tensor:
         """Return what the anchor says about a batch."""

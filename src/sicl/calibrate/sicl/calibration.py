@@ -198,7 +198,7 @@ class SiclCalibration(Calibration):
             if company is not None and witness.in_company and self._meets(witness, company):
                 asked[witness.name] = witness.in_company
             # By their own statistics a few images say nothing.
-            elif witness.name == "network" or witness.in_company is None or len(images) >= SMALL_BATCH:
+            elif witness.name == "network" or not witness.dependent or len(images) >= SMALL_BATCH:
                 asked[witness.name] = witness.questions
         asked = {who: {n: q for n, q in all_.items() if n in possible} for who, all_ in asked.items()}
         return {who: some for who, some in asked.items() if some or who == "network"}
@@ -362,12 +362,13 @@ class SiclCalibration(Calibration):
 
     def _collapse(self, answers: Answers, told: Told, moment: Moment) -> Tensor:
         """How far the network has collapsed beside the anchor, also where that is no witness."""
-        if not self.anchor.adapts:
+        if not (self.anchor.adapts and self.anchor.comparable):
             return told.variety.new_zeros(())
         if "anchor" in answers.whose:
             return collapse(answers, told)
-        self._batches += 1
-        if is_due(self._batches - 1, EVERY):
+        few = self.anchor.dependent and len(moment.images) < SMALL_BATCH
+        self._batches += not few
+        if not few and is_due(self._batches - 1, EVERY):
             said = torch.stack([moment.logits, self.anchor.logits(moment.images)])
             votes = count(said, moment.logits.argmax(dim=1))
             both = Answers.of([("network", "softmax"), ("anchor", "softmax")], votes)

@@ -36,6 +36,7 @@ class Witness:
         name: which.
         network: the live one, or one that shares its tensors.
         questions: about single batches.
+        dependent: whether its answers about an image depend on the others of the batch.
         in_company: the same about batches that are normalised as the company was; None if that is the same.
         kept: what the company was normalised with.
     """
@@ -43,6 +44,7 @@ class Witness:
     name: Who
     network: nn.Module
     questions: dict[Name, Question]
+    dependent: bool = False
     in_company: dict[Name, Question] | None = None
     kept: Kept | None = None
 
@@ -74,6 +76,7 @@ def witnesses_of(options: Options, anchor: Anchor, draws: Draws, graphs: Graphs)
     def ask(name: Who, network: nn.Module) -> Witness:
         made = Witness(name, network, _questions(options, network, draws, graphs))
         dependent = any(question.engine.split.batch_dependent() for question in made.questions.values())
+        made = replace(made, dependent=dependent)
         # As printed, every batch stands by itself.
         if not dependent or options.say == "equal":
             return made
