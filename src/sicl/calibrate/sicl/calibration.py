@@ -339,7 +339,7 @@ class SiclCalibration(Calibration):
             told = self.information.observe(answers)
             signals["collapse"] = self._collapse(answers, told, moment)
         if self.spec.say == "learnt":
-            scores = POWER * told.share
+            scores = POWER * told.clarity
             voices = self._voices(answers, scores, owners, signals["collapse"]).softmax(dim=0)
             signals |= {f"say_{who}": voice for who, voice in zip(answers.whose, voices.unbind())}
         else:
@@ -350,7 +350,7 @@ class SiclCalibration(Calibration):
         """Return the logarithm of how much each witness counts.
 
         Witnesses are compared by the root of what their answers count. A network that trains itself learns to be sure,
-        right or wrong, so its shares say nothing beside the anchor's: each has half of the say, the network what
+        right or wrong, so its clarity says nothing beside the anchor's: each has half of the say, the network what
         collapse has left of it. Without a guard all count alike.
         """
         if self.spec.relaxation != "guard":

@@ -1,7 +1,8 @@
-"""How much each answer tells, without labels: the share of its own variety that it resolves."""
+"""How much each answer tells, without labels: how little doubt it leaves, at what price in variety."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,8 +17,10 @@ from sicl.errors import InputError, shown
 
 MEMORY = 1 - 1 / 256
 """What a sample counts when one more has come: some 256 are remembered, in batches of any size."""
-POWER = 40
-"""An answer that resolves a hundredth more of its variety has exp(0.4) = 1.5 times the say."""
+POWER = 50
+"""An answer that is clearer by a hundredth has exp(0.5) = 1.6 times the say."""
+PRICE = 1 / 3
+"""A nat of variety that an answer lacks counts as so much doubt (to first order)."""
 _CLIP = 1e-3
 """No witness rules a prediction out, or makes it certain, by itself."""
 
@@ -69,10 +72,12 @@ class Told:
     Args:
         variety: H(mean p), how varied the classes are over all images.
         doubt: mean H(p), how unsure the answer is of each.
+        n_classes: how many the network knows.
     """
 
     variety: Tensor
     doubt: Tensor
+    n_classes: int
 
     @property
     def information(self) -> Tensor:
@@ -80,18 +85,24 @@ class Told:
         return self.variety - self.doubt
 
     @property
-    def share(self) -> Tensor:
-        """Of its variety, how much the answer resolves (0 to 1); an answer without variety resolves nothing."""
-        return (self.information / self.variety.clamp_min(1e-6)).clamp(0.0, 1.0)
+    def clarity(self) -> Tensor:
+        """How little doubt an answer leaves, at what price in variety: 1 is certain, 0 knows nothing.
+
+        The price is what the answer lacks of the variety of the network's own predictions, the first answer.
+        """
+        # Of a network that names one class only there is nothing to lack, and no logarithm.
+        own, variety = self.variety[:1].clamp_min(1e-3), self.variety.clamp_min(1e-3)
+        lacking = own * (own / variety).log()
+        return 1 - (self.doubt + PRICE * lacking) / math.log(max(2, self.n_classes))
 
 
 class Information:
     """Learns from the recent stream how much each answer tells.
 
-    Predictions tell something about the images if they are sharp on each and varied over all of them. A question that
-    destroys the images, or statistics that do not fit, blur predictions or draw them to a few classes. The share of the
-    variety that is resolved falls with both. It does not ask how many classes a stream holds: where these are two, an
-    answer that strays to others is the more varied, and the worse.
+    A question that destroys the images, or statistics that do not fit, leave doubt. But certainty can be cheap: noise
+    draws predictions to a few classes. So the variety that an answer lacks counts against it, and what it has beyond
+    that of the network's own predictions for it, by the logarithm: less and less. For a stream may hold a single class,
+    and then the answers that stray to others are the more varied ones, and the worse.
     """
 
     def __init__(self) -> None:
@@ -114,7 +125,7 @@ class Information:
         self._sums = sums if self._sums is None else torch.add(sums, self._sums, alpha=kept)
         self._count = kept * self._count + n
         means = self._sums / self._count
-        return Told(torch.special.entr(means[:, :-1]).sum(dim=1), means[:, -1])
+        return told(means)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the recent answers."""
@@ -137,6 +148,11 @@ class Information:
             )
         names, stacked = tuple(map(_name, sums)), torch.stack(rows) if rows else None
         self._names, self._sums, self._count = names, stacked, state["count"]
+
+
+def told(means: Tensor) -> Told:
+    """Return what answers have told whose mean probabilities of all classes, and entropy, are such (A x (K + 1))."""
+    return Told(torch.special.entr(means[:, :-1]).sum(dim=1), means[:, -1], means.shape[1] - 1)
 
 
 def _name(key: str) -> AnswerName:

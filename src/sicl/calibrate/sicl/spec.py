@@ -22,11 +22,11 @@ class SICL(Options, Calibrator):
     (softened, sharpened), the style of another image (its channel statistics, in shallow features)? The softmax of a
     network that does not train itself is an answer too. Two witnesses are asked: the network as it predicts, and the
     anchor, which is the network as it was attached, its early batch norms by the batch's statistics (where it neither
-    adapts nor has batch norms the two are one). Each answer counts by its information: of the variety of classes that
-    it names on the recent stream, the share that it is sure about. A question that destroys the images resolves little,
-    and so do statistics that do not fit; a repair that undoes what noise or blur did resolves more. What one witness
-    answers is averaged, and so are the log-odds of the witnesses: what one of them finds unlikely is unlikely. A
-    network that trains itself, which makes it sure, and its anchor have half of the say each; one that has collapsed
+    adapts nor has batch norms the two are one). Each answer counts by its clarity: how little doubt it leaves on the
+    recent stream, at what price in the variety of classes that it names. A question that destroys the images leaves
+    doubt, and so do statistics that do not fit; a repair that undoes what noise or blur did leaves less. What one
+    witness answers is averaged, and so are the log-odds of the witnesses: what one of them finds unlikely is unlikely.
+    A network that trains itself, which makes it sure, and its anchor have half of the say each; one that has collapsed
     loses its half. No labels, no gradients, no source data; with labelled source data (`attach(..., source=)`) a small
     map from the answers to correctness is fitted. `SICL.paper()` is the printed formula.
 
@@ -35,8 +35,8 @@ class SICL(Options, Calibrator):
             and right matter), a "crop" of it, two "repair"s, "style" variants (the paper's), noise in the "content".
         witnesses: who is asked: the "network" as it predicts; the "anchor", which is the network as it was attached,
             its early batch norms by the batch at hand.
-        say: how answers are weighed: "learnt": by the share of its variety that each resolves on the recent stream;
-            "equal": all alike, and every batch by itself, however small (printed).
+        say: how answers are weighed: "learnt": by how clear each is on the recent stream; "equal": all alike, and
+            every batch by itself, however small (printed).
         fitted: map the answers to correctness by labelled source data, which `attach(..., source=)` must then bring
             (and which it asks for by itself).
         variants: style variants a batch (the paper's N), shared between the witnesses; "adaptive": 4 to 20 each, as
