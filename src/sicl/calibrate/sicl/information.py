@@ -19,8 +19,6 @@ MEMORY = 1 - 1 / 256
 """What a sample counts when one more has come: some 256 are remembered, in batches of any size."""
 POWER = 50
 """An answer that is clearer by a hundredth has exp(0.5) = 1.6 times the say."""
-PRICE = 1 / 3
-"""A nat of variety that an answer lacks counts as so much doubt (to first order)."""
 _CLIP = 1e-3
 """No witness rules a prediction out, or makes it certain, by itself."""
 
@@ -88,12 +86,13 @@ class Told:
     def clarity(self) -> Tensor:
         """How little doubt an answer leaves, at what price in variety: 1 is certain, 0 knows nothing.
 
-        The price is what the answer lacks of the variety of the network's own predictions, the first answer.
+        The price is for what the answer lacks of the variety of the network's own predictions, the first answer: the
+        higher, the more varied these are.
         """
         # Of a network that names one class only there is nothing to lack, and no logarithm.
-        own, variety = self.variety[:1].clamp_min(1e-3), self.variety.clamp_min(1e-3)
-        lacking = own * (own / variety).log()
-        return 1 - (self.doubt + PRICE * lacking) / math.log(max(2, self.n_classes))
+        variety = self.variety.clamp_min(1e-3)
+        most, own = math.log(max(2, self.n_classes)), variety[:1]
+        return 1 - self.doubt / most - (own / most).square() * (own / variety).log()
 
 
 class Information:
@@ -101,8 +100,8 @@ class Information:
 
     A question that destroys the images, or statistics that do not fit, leave doubt. But certainty can be cheap: noise
     draws predictions to a few classes. So the variety that an answer lacks counts against it, and what it has beyond
-    that of the network's own predictions for it, by the logarithm: less and less. For a stream may hold a single class,
-    and then the answers that stray to others are the more varied ones, and the worse.
+    that of the network's own predictions for it. Hardly so where the network names few classes: the stream may hold no
+    others, and then the answers that stray to them are the more varied ones, and the worse.
     """
 
     def __init__(self) -> None:
