@@ -16,6 +16,7 @@ from sicl.calibrate import Calibrated
 from sicl.calibrate.sicl.information import (
     MEMORY,
     POWER,
+    PRICE,
     AnswerName,
     Answers,
     Information,
@@ -88,8 +89,8 @@ def test_clarity_is_certainty_less_the_price_of_the_variety_it_lacks() -> None:
     answers = _own(_logits(4), _logits(4), _logits(2), _logits(8), torch.zeros(64, 8))
     own, own_again, two, eight, none = Information().observe(answers).clarity.tolist()
     assert [own, own_again] == pytest.approx([1.0, 1.0], abs=1e-3)
-    assert two == pytest.approx(1 - (2 / 3) ** 2 * math.log(2), abs=1e-3)
-    assert eight == pytest.approx(1 + (2 / 3) ** 2 * math.log(3 / 2), abs=1e-3)
+    assert two == pytest.approx(1 - PRICE * (2 / 3) ** 2 * math.log(2), abs=1e-3)
+    assert eight == pytest.approx(1 + PRICE * (2 / 3) ** 2 * math.log(3 / 2), abs=1e-3)
     assert none == pytest.approx(eight - 1, abs=1e-3)
 
 
@@ -229,7 +230,8 @@ def _clarity(trusted: Calibrated) -> dict[str, float]:
     variety = {name: -sum(p * math.log(p) for p in mean[:-1]) for name, mean in means.items()}
     own, doubt = next(iter(variety.values())), {name: mean[-1] for name, mean in means.items()}
     most = math.log(len(next(iter(means.values()))) - 1)
-    return {n: 1 - doubt[n] / most - (own / most) ** 2 * math.log(own / variety[n]) for n in means}
+    price = PRICE * (own / most) ** 2
+    return {n: 1 - doubt[n] / most - price * math.log(own / variety[n]) for n in means}
 
 
 def _more(trusted: Calibrated) -> float:

@@ -19,6 +19,8 @@ MEMORY = 1 - 1 / 256
 """What a sample counts when one more has come: some 256 are remembered, in batches of any size."""
 POWER = 50
 """An answer that is clearer by a hundredth has exp(0.5) = 1.6 times the say."""
+PRICE = 2 / 3
+"""What a network that names all classes pays for the logarithm of lost variety: as much doubt, in parts of log K."""
 _CLIP = 1e-3
 """No witness rules a prediction out, or makes it certain, by itself."""
 
@@ -92,7 +94,7 @@ class Told:
         # Of a network that names one class only there is nothing to lack, and no logarithm.
         variety = self.variety.clamp_min(1e-3)
         most, own = math.log(max(2, self.n_classes)), variety[:1]
-        return 1 - self.doubt / most - (own / most).square() * (own / variety).log()
+        return 1 - self.doubt / most - PRICE * (own / most).square() * (own / variety).log()
 
 
 class Information:
