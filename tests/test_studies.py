@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import torch
+
+import sicl
+from sicl.data import load_dataset
+from sicl.streams import Benign
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,6 +25,16 @@ def study(name: str, *arguments: str | Path) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def loaded(name: str) -> ModuleType:
+    """Return a study as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_the_study_of_promised_risk_reads_committed_records(tmp_path: Path) -> None:
@@ -63,7 +80,7 @@ def test_the_study_of_estimates_accepts_streams_while_they_come() -> None:
 
 
 def test_the_study_of_information_ranks_answers_without_labels(tmp_path: Path) -> None:
-    """Answers that resolve more of their variety tell right from wrong predictions better, on every stream."""
+    """Clear answers tell right from wrong predictions better, on every stream."""
     picture = tmp_path / "information.svg"
     *rows, ranks, hardware = study("information.py", "--n", "96", "--figure", picture).splitlines()
     named = [row.split("|")[1].strip() for row in rows[2:]]
@@ -84,3 +101,43 @@ def test_the_study_of_overhead_times_its_ways_more_than_once(tmp_path: Path) -> 
     assert [*rows] == ["forward", "tent step", "naive", "mc dropout 20", "sicl default"]
     assert all(row["n"] >= 5 and row["ms"] > 0 for row in rows.values())
     assert "| sicl default |" in table
+
+
+def test_the_study_of_weighing_pools_answers_as_sicl_does() -> None:
+    """Its clarity, on the answers that it recorded, is the confidence of the live calibrator; other rules are not."""
+    weighing = loaded("weighing")
+    trusted = sicl.SICL().attach(sicl.load_model("demo"))
+    recording = trusted.calibration.information = weighing.Recording()
+    for batch in Benign(corruption="speckle_noise", n=96).open(load_dataset("demo")):
+        out = trusted(batch.images)
+    said = {
+        name: weighing.confidence(recording.seen[-1][0], rule(recording.seen[-1][1]))
+        for name, rule in weighing.RULES.items()
+    }
+    torch.testing.assert_close(said["clarity"], out.confidence, atol=1e-5, rtol=0)
+    assert all(float((said[name] - out.confidence).abs().mean()) > 0.01 for name in ("equal", "doubt"))
+
+
+@pytest.mark.parametrize("how", ["grey", "inverted", "posterised", "edges", "flattened"])
+def test_redrawn_pictures_are_pictures(how: str) -> None:
+    """Of the same shape, from 0 to 1, and others than before."""
+    weighing = loaded("weighing")
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    made = weighing.redrawn(images, how)
+    assert made.shape == images.shape
+    assert float(made.min()) >= 0
+    assert float(made.max()) <= 1
+    assert float((made - images).abs().mean()) > 0.01
+
+
+@pytest.mark.slow
+def test_the_study_with_source_images_prints_a_row_a_stream() -> None:
+    """Fitted on every fourth image, tried on the others."""
+    printed = study(
+        "with_source.py", "--n", 64, "--severities", 5, "--corruptions", "fog", "--methods", "fixed"
+    )
+    assert "fitted on 375 images" in printed
+    assert [line.split(",")[1] for line in printed.splitlines() if line.startswith("| fixed")] == [
+        " clean",
+        " severity 5",
+    ]
