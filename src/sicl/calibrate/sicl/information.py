@@ -20,7 +20,7 @@ MEMORY = 1 - 1 / 256
 POWER = 50
 """An answer that is clearer by a hundredth has exp(0.5) = 1.6 times the say."""
 PRICE = 2 / 3
-"""What a network that names all classes pays for the logarithm of lost variety: as much doubt, in parts of log K."""
+"""An answer with 1 / e of the variety of a network that names all classes counts as having so much doubt more."""
 _CLIP = 1e-3
 """No witness rules a prediction out, or makes it certain, by itself."""
 
