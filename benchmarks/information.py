@@ -47,16 +47,17 @@ class Dot:
 
 
 class Recording(Information):
-    """Keeps all answers that it is shown."""
+    """Keeps all answers that it is shown, and what they had told by then."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[Answers] = []
+        self.seen: list[tuple[Answers, Told]] = []
 
     def observe(self, answers: Answers) -> Told:
         """Take the answers to a batch, and keep them."""
-        self.seen.append(answers)
-        return super().observe(answers)
+        told = super().observe(answers)
+        self.seen.append((answers, told))
+        return told
 
 
 def dots(name: str, n: int) -> dict[str, Dot]:
@@ -68,10 +69,10 @@ def dots(name: str, n: int) -> dict[str, Dot]:
         data, name = data.subset(np.flatnonzero(data.labels == CLASS)), "clean"
     stream = Benign(corruption=name, severity=5, n=min(n, len(data))).open(data)
     right = torch.cat([trusted(batch.images).labels == batch.labels for batch in stream])
-    votes = torch.cat([answers.votes for answers in recording.seen], dim=1)
-    means = torch.stack([answers.sums for answers in recording.seen]).sum(dim=0) / votes.shape[1]
+    votes = torch.cat([answers.votes for answers, _ in recording.seen], dim=1)
+    means = torch.stack([answers.sums for answers, _ in recording.seen]).sum(dim=0) / votes.shape[1]
     clarity = told(means).clarity
-    names = [f"{who} {name}" for who, name in recording.seen[0].names]
+    names = [f"{who} {name}" for who, name in recording.seen[0][0].names]
     return {name: Dot(float(clear), auroc(vote, right)) for name, clear, vote in zip(names, clarity, votes)}
 
 

@@ -18,12 +18,13 @@ from statistics import fmean
 import numpy as np
 import torch
 import torch.nn.functional as F
+from information import Recording
 from torch import Tensor
 
 import sicl
 from sicl.adapt import Method
 from sicl.calibrate.sicl.calibration import SiclCalibration
-from sicl.calibrate.sicl.information import POWER, Answers, Information, Told, mean_count, pooled, within
+from sicl.calibrate.sicl.information import POWER, Answers, Told, mean_count, pooled, within
 from sicl.corruptions import VALIDATION_CORRUPTIONS
 from sicl.data import Dataset, load_dataset
 from sicl.metrics import auroc, brier_score, expected_calibration_error
@@ -40,20 +41,6 @@ RULES: dict[str, Callable[[Told], Tensor]] = {
 }
 """The logarithm of what an answer counts; each factor is the best of some that were tried."""
 Scores = dict[str, tuple[float, float, float]]
-
-
-class Recording(Information):
-    """Keeps all answers that it is shown, and what they had told by then."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[Answers, Told]] = []
-
-    def observe(self, answers: Answers) -> Told:
-        """Take the answers to a batch, and keep them."""
-        told = super().observe(answers)
-        self.seen.append((answers, told))
-        return told
 
 
 def redrawn(images: Tensor, how: str) -> Tensor:

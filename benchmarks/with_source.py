@@ -19,7 +19,6 @@ import torch
 
 import sicl
 from sicl.adapt import Method
-from sicl.calibrate import Calibrated
 from sicl.corruptions import CORRUPTIONS
 from sicl.data import Dataset, load_dataset, source_data
 from sicl.metrics import auroc, expected_calibration_error
@@ -29,34 +28,30 @@ METHODS: dict[str, Method] = {"fixed": sicl.Source(), "TENT": sicl.Tent(predict=
 EVERY = 4
 
 
-def played(live: dict[str, Calibrated], stream: Stream, data: Dataset, device: str) -> dict[str, list[float]]:
-    """Return accuracy, and ECE and AUROC of each, on a stream from its start."""
-    found: dict[str, list[float]] = {}
-    for name, trusted in live.items():
-        trusted.reset()
-        right, confidence = [], []
-        for batch in stream.open(data, device=torch.device(device)):
-            out = trusted(batch.images)
-            right.append(out.labels == batch.labels)
-            confidence.append(out.confidence)
-        correct, said = torch.cat(right).cpu(), torch.cat(confidence).cpu()
-        ece, ranks = expected_calibration_error(said, correct), auroc(said, correct)
-        found[name] = [float(correct.float().mean()), ece, ranks]
+def played(panel: sicl.Panel, stream: Stream, data: Dataset, device: str) -> dict[str, list[float]]:
+    """Return accuracy, and ECE and AUROC of each calibrator, on a stream from its start."""
+    panel.reset()
+    batches = [(panel(b.images), b.labels) for b in stream.open(data, device=torch.device(device))]
+    found = {}
+    for name in batches[0][0]:
+        right = torch.cat([out[name].labels == labels for out, labels in batches]).cpu()
+        said = torch.cat([out[name].confidence for out, _ in batches]).cpu()
+        found[name] = [
+            float(right.float().mean()),
+            expected_calibration_error(said, right),
+            auroc(said, right),
+        ]
     return found
 
 
-def table(rows: dict[str, list[dict[str, list[float]]]]) -> str:
-    """Return means over streams in %, a row for each method and severity."""
-    lines = ["| stream | accuracy | softmax | SICL | SICL, `source=` |", "| --- | --- | --- | --- | --- |"]
-    for stream, found in rows.items():
-        accuracy = fmean(each["softmax"][0] for each in found)
-        cells = [
-            f"{100 * fmean(each[name][1] for each in found):.1f} "
-            f"({100 * fmean(each[name][2] for each in found):.1f})"
-            for name in found[0]
-        ]
-        lines.append(f"| {stream}, {len(found)} | {100 * accuracy:.1f} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+def row(stream: str, found: list[dict[str, list[float]]]) -> str:
+    """Return means over streams in %, as a row of the table."""
+    accuracy = fmean(each["softmax"][0] for each in found)
+    cells = [
+        f"{100 * fmean(each[name][1] for each in found):.1f} ({100 * fmean(each[name][2] for each in found):.1f})"
+        for name in found[0]
+    ]
+    return f"| {stream}, {len(found)} | {100 * accuracy:.1f} | {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -78,26 +73,27 @@ def main() -> None:
     source = source_data(data.subset(numbers[numbers % EVERY == 0]), device=options.device)
     rest = data.subset(numbers[numbers % EVERY != 0])
     model = sicl.load_model(options.model, device=options.device)
-    rows: dict[str, list[dict[str, list[float]]]] = {}
+    n = min(options.n, len(rest))
+    # Graphs cost seconds to capture, which short streams do not pay back.
+    asked = {
+        "softmax": sicl.Softmax(),
+        "sicl": sicl.SICL(engine="twin"),
+        "source": sicl.SICL(engine="twin", fitted=True),
+    }
+    seconds = []
+    print("| stream | accuracy | softmax | SICL | SICL, `source=` |\n| --- | --- | --- | --- | --- |")
     for name in options.methods.split(","):
-        # Graphs cost seconds to capture, which short streams do not pay back.
-        spec, adapted = sicl.SICL(engine="twin"), METHODS[name].attach
         started = time.perf_counter()
-        fitted = spec.attach(adapted(model), source=source)
-        print(f"{name}: fitted on {len(source)} images in {time.perf_counter() - started:.1f} s", flush=True)
-        live = {
-            "softmax": sicl.Softmax().attach(adapted(model)),
-            "SICL": spec.attach(adapted(model)),
-            "source": fitted,
-        }
-        n = min(options.n, len(rest))
-        rows[f"{name}, clean"] = [played(live, Benign(corruption="clean", n=n), rest, options.device)]
+        panel = sicl.Panel(asked, METHODS[name].attach(model), source=source)
+        seconds.append(f"{name} {time.perf_counter() - started:.1f} s")
+        streams = {f"{name}, clean": [Benign(corruption="clean", n=n)]}
         for severity in map(int, options.severities.split(",")):
-            streams = [Benign(corruption=c, severity=severity, n=n) for c in options.corruptions.split(",")]
-            rows[f"{name}, severity {severity}"] = [
-                played(live, stream, rest, options.device) for stream in streams
+            streams[f"{name}, severity {severity}"] = [
+                Benign(corruption=c, severity=severity, n=n) for c in options.corruptions.split(",")
             ]
-    print(table(rows))
+        for stream, each in streams.items():
+            print(row(stream, [played(panel, s, rest, options.device) for s in each]), flush=True)
+    print(f"Attached and fitted on {len(source)} images: {', '.join(seconds)}.")
     print(
         f"ECE (AUROC) in %, {n} images a stream; {options.device}, {platform.machine()}, torch {torch.__version__}"
     )

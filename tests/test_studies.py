@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import subprocess
 import sys
@@ -27,14 +27,11 @@ def study(name: str, *arguments: str | Path) -> str:
     return done.stdout
 
 
-def loaded(name: str) -> ModuleType:
-    """Return a study as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def weighing(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The study of weighings as a module, with its neighbours at hand."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("weighing")
 
 
 def test_the_study_of_promised_risk_reads_committed_records(tmp_path: Path) -> None:
@@ -103,9 +100,8 @@ def test_the_study_of_overhead_times_its_ways_more_than_once(tmp_path: Path) -> 
     assert "| sicl default |" in table
 
 
-def test_the_study_of_weighing_pools_answers_as_sicl_does() -> None:
+def test_the_study_of_weighing_pools_answers_as_sicl_does(weighing: ModuleType) -> None:
     """Its clarity, on the answers that it recorded, is the confidence of the live calibrator; other rules are not."""
-    weighing = loaded("weighing")
     trusted = sicl.SICL().attach(sicl.load_model("demo"))
     recording = trusted.calibration.information = weighing.Recording()
     for batch in Benign(corruption="speckle_noise", n=96).open(load_dataset("demo")):
@@ -119,9 +115,8 @@ def test_the_study_of_weighing_pools_answers_as_sicl_does() -> None:
 
 
 @pytest.mark.parametrize("how", ["grey", "inverted", "posterised", "edges", "flattened"])
-def test_redrawn_pictures_are_pictures(how: str) -> None:
+def test_redrawn_pictures_are_pictures(weighing: ModuleType, how: str) -> None:
     """Of the same shape, from 0 to 1, and others than before."""
-    weighing = loaded("weighing")
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     made = weighing.redrawn(images, how)
     assert made.shape == images.shape
